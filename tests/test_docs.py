@@ -9,8 +9,10 @@ import sys
 from itertools import takewhile
 from pathlib import Path
 
+import nbformat
 import pytest
 import typer
+from nbclient import NotebookClient
 
 from rollbook.cli import COMMANDS, build_app
 from rollbook.errors import UsageError
@@ -19,6 +21,7 @@ from support.pages import SHELLS, Session, blocks, commands, plain, unsaid
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 NOT_RUN_AT_MOST = 2
 HELP = {"--help", "-h"}
@@ -63,6 +66,27 @@ def test_everything_on_a_page_runs_and_says_what_it_shows(page, places, tmp_path
     session.play(text)
     wanted = [block for block in blocks(text) if not (block.skipped or block.title)]
     assert session.ran >= sum(block.language in (*SHELLS, "python") for block in wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_notebook_runs_in_a_kernel_against_the_embedded_model(path, tmp_path, monkeypatch):
+    if not weights.has_weights():
+        pytest.skip("needs the embedded model: rollbook local pull")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    notebook = nbformat.read(path, 4)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert any(cell.outputs for cell in cells)
+
+
+def test_notebooks_are_stored_without_outputs_and_linked():
+    assert len(NOTEBOOKS) >= 2
+    linked = {Path(link).name for page in PAGES for link in LINK.findall(page.read_text())}
+    for path in NOTEBOOKS:
+        cells = json.loads(path.read_text())["cells"]
+        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), path
+        assert path.name in linked
 
 
 def test_what_is_not_run_is_little_and_marked():

@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,13 @@ def test_the_public_names_are_the_nouns_themselves():
 def test_every_public_name_exists(name):
     assert getattr(rollbook, name) is not None
     assert name in dir(rollbook)
+
+
+@pytest.mark.parametrize("name", sorted({*rollbook.__all__} - {"__version__"}))
+def test_every_public_name_has_a_docstring_and_a_line_in_the_documentation(name):
+    assert len(getattr(rollbook, name).__doc__.split()) > 3
+    page = (SOURCE.parent / "docs" / "python.md").read_text()
+    assert len(re.findall(rf"^\| `{name}` \| .{{10,}} \|$", page, re.MULTILINE)) == 1
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -65,7 +65,7 @@ HOME = Path(__file__).parent
 
 
 class MovedModule(ModuleType):
-    """Stands for a module that is gone; the names that still work are looked up where they are now."""
+    """Replaces a module that no longer exists; the names that still work are looked up where they are now."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__") or f"{self.__name__}.{name}" in old_modules():
@@ -80,7 +80,7 @@ class MovedModule(ModuleType):
 
 
 class MovedLoader:
-    """Makes the module that stands for one that is gone."""
+    """Makes the module that replaces one that no longer exists."""
 
     @staticmethod
     def create_module(spec: ModuleSpec) -> ModuleType:
@@ -151,10 +151,10 @@ def _explain(module: str, name: str) -> str:
     homes = [home for package in packages for home in _find_name(package, name)]
     public = [home for home in homes if _exports(home, name)]
     if public:
-        return f"{module} is gone: write `from {public[0]} import {name}`"
+        return f"{module} no longer exists: write `from {public[0]} import {name}`"
     if homes:
-        return f"{module} is gone: {name} is now in {' or '.join(homes)}"
-    return f"{module} is gone: its contents are in {' or '.join(packages)}, where nothing is named {name}"
+        return f"{module} no longer exists: {name} is now in {' or '.join(homes)}"
+    return f"{module} no longer exists: its contents are in {' or '.join(packages)}, where nothing is named {name}"
 
 
 def _find_name(package: str, name: str) -> Iterator[str]:

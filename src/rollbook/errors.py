@@ -11,12 +11,15 @@
     │   │   └── EndpointRefused   every call was refused (401, 403, 404) and none ever answered  exit 2
     │   └── BookUnwritable    the disk is full, read-only or gone
     ├── Shortfall           the work is over and some rollouts have no score              exit 3
+    ├── LeaderboardIncomplete   some models of several have no score for some rollouts    exit 3
     ├── RolloutFailed       one attempt at one rollout failed (becomes a Failure)         exit 3
     ├── Unsound             an environment that was checked has a fault                   exit 3
     ├── ChildFailed         a child process did not start, or did not die
     ├── SandboxError        the sandbox failed, or cannot do what was requested
     │   ├── SandboxUnsupported  this machine's sandbox does not support these limits
     │   └── SandboxFull         no capacity at the moment
+    ├── ContainerError      a container could not be started or used, or ended by itself
+    │   └── ImageError          its image is missing or broken, or cannot be built
     ├── TestsBroken         tests that fail before they call the code
     ├── ContextFull         the prompt no longer fits the model (policy: scored, truncated)
     ├── LimitReached        a limit of the run ends the conversation (policy: scored, truncated)
@@ -35,6 +38,10 @@ class RollbookError(Exception):
     """The root; `exit_code` is what the command line exits with."""
 
     exit_code = 1
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows in place of a traceback: the message says what to do."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class UsageError(RollbookError):
@@ -133,6 +140,16 @@ class Shortfall(RollbookError):
         return "; ".join(parts)
 
 
+class LeaderboardIncomplete(RollbookError):
+    """Some of several models have no score for some rollouts; `leaderboard` has the numbers that there are."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, leaderboard: object = None) -> None:
+        self.leaderboard = leaderboard
+        super().__init__(message)
+
+
 class RolloutFailed(RollbookError):
     """One attempt failed: `kind` is a row of the table in core/failure.py, `where` the part that broke.
 
@@ -173,6 +190,14 @@ class SandboxUnsupported(SandboxError):
 
 class SandboxFull(SandboxError):
     """There is no capacity for one more at the moment. Nothing is broken: try again."""
+
+
+class ContainerError(RollbookError):
+    """A container could not be started or used, or it ended by itself: never a result, never a reward."""
+
+
+class ImageError(ContainerError):
+    """The image of a container is missing or broken, or cannot be built: trying again does not help."""
 
 
 class TestsBroken(RollbookError):

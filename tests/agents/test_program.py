@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import rollbook
-from rollbook.agents import check_agent_unchanged, choose_agent, make_program, resolve_agent
+from rollbook.agents import check_agent_unchanged, choose_agent, make_agent, resolve_agent
 from rollbook.agents.program import ANSWER_LIMIT, Program, resolve_command
 from rollbook.book import Book, rollouts
 from rollbook.core import JSON, AgentSpec, EnvironmentSpec, Limits, Message, Rollout, Sampling, Task, Turn
@@ -100,7 +100,7 @@ def test_it_does_not_see_the_keys_of_real_endpoints(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("MY_NAME", "no secret")
     command = write_agent(tmp_path, "assert 'MY_KEY' not in os.environ and 'MY_NAME' in os.environ; ask('hm')")
     spec = AgentSpec(resolve_command(command), "")
-    rollout, program = blank(), make_program(spec, {"MY_KEY"})
+    rollout, program = blank(), make_agent(spec, {"MY_KEY"})
     assert program
     asyncio.run(program.play(rollout, Told("2"), StatelessSession()))
     assert rollout.text == "2"
@@ -117,12 +117,12 @@ def test_what_it_leaves_as_its_answer_is_the_last_message_under_a_name_of_its_ow
 FAILURES = {
     "import sys; print('to no avail'); print('I gave up', file=sys.stderr); sys.exit(3)": "exit 3: (?s:.*)I gave up",
     "print('only this'); sys.exit(4)": "exit 4: only this",
-    "os.kill(os.getpid(), 9)": "killed by signal 9: it said nothing",
-    "print('hello')": "it ended without asking the model once: hello",
+    "os.kill(os.getpid(), 9)": "killed by signal 9: it printed nothing",
+    "print('hello')": "it ended without calling the model: hello",
     "raise ValueError('broken')": r"exit 1: Traceback(?s:.*)ValueError: broken",
-    f"ask('x'); open(os.environ['ROLLBOOK_ANSWER'], 'w').write('x' * {ANSWER_LIMIT + 1})": "is no file of at most",
-    "ask('x'); os.mkfifo(os.environ['ROLLBOOK_ANSWER'])": "is no file of at most",
-    "ask('x'); sys.exit(255)": "exit 255: it said nothing",
+    f"ask('x'); open(os.environ['ROLLBOOK_ANSWER'], 'w').write('x' * {ANSWER_LIMIT + 1})": "is not a file of at most",
+    "ask('x'); os.mkfifo(os.environ['ROLLBOOK_ANSWER'])": "is not a file of at most",
+    "ask('x'); sys.exit(255)": "exit 255: it printed nothing",
 }
 
 
@@ -214,18 +214,24 @@ def test_a_command_is_checked_and_its_files_are_found_from_anywhere(
 def test_the_choice_is_checked_against_the_environment_and_against_edits(tmp_path: Path) -> None:
     plain = {"sums": EnvironmentSpec("sums", "m:C")}
     assert resolve_agent("", plain) is None
-    assert make_program(None, ()) is None
+    assert make_agent(None, ()) is None
     assert choose_agent(plain["sums"], Limits(), "native").__class__.__name__ == "SingleAnswer"
     result = resolve_agent(f"program:{write_agent(tmp_path, '')}", plain)
     check_agent_unchanged(result)
     write_agent(tmp_path, "# edited")
-    with pytest.raises(UsageError, match=r"agent.py was edited since the run was planned, or is gone: start a new run"):
+    with pytest.raises(
+        UsageError, match=r"agent.py was edited since the run was planned, or no longer exists: start a new run"
+    ):
         check_agent_unchanged(result)
     with pytest.raises(UsageError, match="--agent x: write program:COMMAND"):
         resolve_agent("x", plain)
-    for field, has in {"tools": "has tools", "replies": "speaks back", "plays": "plays its rollouts itself"}.items():
+    for field, has in {
+        "tools": "has tools",
+        "replies": "replies to the model",
+        "plays": "runs its rollouts itself",
+    }.items():
         spec = EnvironmentSpec("e", "m:C", **{field: [{}] if field == "tools" else True})
-        with pytest.raises(UsageError, match=f"e {has}, which only an agent of ours can meet"):
+        with pytest.raises(UsageError, match=f"e {has}, which only the built-in agent supports"):
             resolve_agent("program:true", {"e": spec})
 
 

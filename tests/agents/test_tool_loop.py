@@ -83,7 +83,7 @@ def test_every_call_of_a_flood_is_answered_and_only_so_many_are_carried_out() ->
     results = [m.text for m in rollout.messages if m.role == "tool"]
     assert len(results) == MAX_CALLS + 5
     assert sum(text.startswith("add") for text in results) == MAX_CALLS
-    assert results[-1] == f"Error: not carried out; at most {MAX_CALLS} calls of one message are"
+    assert results[-1] == f"Error: not run: one message may have at most {MAX_CALLS} calls"
 
 
 def test_only_calls_running_count_as_repeats() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from rollbook.book import tasks
-from rollbook.book.book import Book, BookDraft
+from rollbook.book.book import Book, BookDraft, find_missing_samples
 from rollbook.book.durable_files import explain_disk_errors, lock_run
-from rollbook.core import Task
+from rollbook.core import Part, Task
 from rollbook.errors import BookError, BookUnwritable, UsageError
 from support.books import make_book, open_round
 
@@ -70,7 +70,7 @@ def test_duplicate_task_ids_are_an_error_and_leave_nothing_behind(tmp_path: Path
 
 
 def test_a_task_that_json_cannot_hold_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="task 'a' does not fit JSON"), BookDraft(tmp_path / "run") as draft:
+    with pytest.raises(UsageError, match="task 'a' cannot be stored as JSON"), BookDraft(tmp_path / "run") as draft:
         draft.add_tasks([Task(id="a", prompt="x", thing=object())], "e")
 
 
@@ -222,3 +222,8 @@ def test_a_file_system_without_locks_is_no_reason_not_to_ask(tmp_path: Path, mon
     monkeypatch.setattr(fcntl, "flock", refuse)
     book.request_samples([Task(id="new", prompt="x")], "Sums", 1)
     assert book.extend(2, 1) == 2
+
+
+def test_samples_below_the_first_planned_one_are_missing_too() -> None:
+    parts = [Part((0, 2), (1, 2), [2])]
+    assert list(find_missing_samples(parts, 3)) == [((0, 2), (0, 1)), ((0, 2), (2, 3))]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollbook.book import counted_lines
 from rollbook.book.book import Book
 from rollbook.book.counted_lines import CountedLines, FinalFailures, KeyMap, LineIndex, rollouts
 from rollbook.book.journal import Journal, JournalEntry
@@ -169,5 +170,16 @@ def test_a_sealed_line_that_is_gone_is_noticed_and_every_seal_on_it_is_named(tmp
     lines = path.read_bytes().splitlines(keepends=True)
     for damaged in (lines[0] + lines[2], lines[0] + lines[1].replace(b"1.0", b"0.0") + lines[2]):
         path.write_bytes(damaged)
-        with pytest.raises(BookError, match=r"is not what was sealed.*00000.*00001"):
+        with pytest.raises(BookError, match=r"differs from what was sealed.*00000.*00001"):
             rewards(book)
+
+
+@pytest.mark.parametrize("block", [2, 5, 1 << 16])
+def test_a_line_is_read_by_the_offset_of_its_end_whatever_its_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(counted_lines, "TAIL_BLOCK_BYTES", block)
+    path, lines = tmp_path / "lines", [b"first of all", b"", b"the second, which is longer", b"3"]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    ends = [sum(len(line) + 1 for line in lines[: number + 1]) for number in range(len(lines))]
+    assert [counted_lines.read_line_before(path, end) for end in ends] == lines

@@ -12,6 +12,7 @@ import pytest
 
 from rollbook.book import Book, read_exact_status, verify_run
 from rollbook.engine.book_worker import BookJobSource
+from rollbook.errors import BookError
 from rollbook.reports import RunColumns
 from support.books import failed, make_book, open_round, scored
 
@@ -64,6 +65,51 @@ def test_a_small_file_that_cannot_be_read_is_named(run: Path, pattern: str, cont
     assert [damage.path for damage in verify_run(run).damage] == [str(path)]
 
 
+def test_a_lease_of_another_worker_than_wrote_the_lines_or_of_no_round_is_named(run: Path) -> None:
+    path = find(run, "leases/00000.1")
+    lease = json.loads(path.read_text())
+    path.unlink()
+    for wrong in ({"worker": lease["worker"][:-1] + "x"}, {"round": 3}):
+        path.write_text(json.dumps(lease | wrong))
+        assert [damage.path for damage in verify_run(run).damage] == [str(path)]
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_a_seal_of_an_epoch_without_a_lease_is_named(run: Path, epoch: int) -> None:
+    path = find(run, "done/00000.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"epoch": epoch}))
+    assert [damage.path for damage in verify_run(run).damage] == [str(path)]
+
+
+@pytest.mark.parametrize("wrong", [{"number": 3}, {"settings": {"retry": ["infrb"]}}])
+def test_a_round_with_another_number_or_an_unknown_rule_is_named(run: Path, wrong: dict[str, object]) -> None:
+    path = run / "rounds" / "0001.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    assert str(path) in {damage.path for damage in verify_run(run).damage}
+    with pytest.raises(BookError, match="restore it"):
+        read_exact_status(run)
+
+
+def test_a_seal_with_an_unknown_failure_kind_is_named_and_not_counted(run: Path) -> None:
+    path = find(run, "done/00000.json")
+    path.write_text(path.read_text().replace("model_timeout", "model_timeouu"))
+    open_round(Book(run))  # which opens failures again, by their kind
+    assert [damage.path for damage in verify_run(run).damage] == [str(path)]
+    with pytest.raises(BookError, match="not a failure kind"):
+        read_exact_status(run)
+
+
+@pytest.mark.parametrize("wrong", [{"tasks": [0, 3]}, {"samples": [0, 3]}, {"samples": [1, 2]}, {"chunks": [9]}])
+def test_a_plan_that_contradicts_itself_is_named_and_not_worked_on(run: Path, wrong: dict[str, list[int]]) -> None:
+    path = run / "plan.json"
+    plan = json.loads(path.read_text())
+    plan["parts"][0] |= wrong
+    path.write_text(json.dumps(plan))
+    assert [damage.path for damage in verify_run(run).damage] == [str(path)]
+    with pytest.raises(BookError, match="restore it"):
+        Book(run)
+
+
 def drop_last_byte(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -74,6 +120,13 @@ def test_sealed_bytes_that_changed_are_named(run: Path, pattern: str, damage: Ca
     path = find(run, pattern)
     damage(path)
     assert str(path) in {each.path for each in verify_run(run).damage}
+
+
+@pytest.mark.parametrize("pattern", ["journals/*.1.jsonl", "journals/*.failures.jsonl"])
+def test_a_run_without_a_sealed_journal_is_not_counted(run: Path, pattern: str) -> None:
+    find(run, pattern).unlink()
+    with pytest.raises(BookError, match="is missing: restore it"):
+        read_exact_status(run)
 
 
 def unseal(run: Path) -> None:
@@ -112,7 +165,7 @@ def test_a_seal_with_counts_other_than_those_of_its_lines_is_named(run: Path) ->
     path = next(path for path in seals if json.loads(path.read_bytes())["failed"] == {})
     scored = json.loads(path.read_bytes())["scored"]
     edit_seal(path, scored=scored - 1, failed={"model_timeout": 1})
-    says = f"it says {scored - 1} scored and 1 failed (1 model_timeout), and the lines that it covers are "
+    says = f"it records {scored - 1} scored and 1 failed (1 model_timeout), but the lines that it covers are "
     assert [str(each) for each in verify_run(run).damage] == [f"{path}: {says}{scored} scored and 0 failed"]
 
 

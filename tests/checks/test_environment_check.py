@@ -7,7 +7,7 @@ import pytest
 
 from rollbook import Environment, Task
 from rollbook.checks.environment_check import check, uses_sandbox
-from rollbook.checks.findings import Soundness
+from rollbook.checks.findings import Finding, Soundness
 from rollbook.environments import resolve
 from rollbook.environments.builtin import GSM8K
 from rollbook.environments.registry import BUILT_IN
@@ -86,9 +86,9 @@ def test_a_sound_environment_has_no_fault_and_what_cannot_be_checked_is_no_pass(
     assert (result.environment, result.tasks) == ("Sound", 6)
     found = verdicts(result)
     assert found["known solutions score 1"] == "ok"
-    assert found["it can be made elsewhere"] == "ok"
+    assert found["it can be recreated in another process"] == "ok"
     assert found["verdicts are deterministic"] == "ok"
-    unchecked = ("tool schemas are valid", "state is each rollout's own", "it works under the sandbox")
+    unchecked = ("tool schemas are valid", "rollouts do not share state", "it works under the sandbox")
     assert {found[name] for name in unchecked} == {"not checked"}
     assert set(found.values()) == {"ok", "not checked"}
 
@@ -103,9 +103,9 @@ def test_without_a_solution_that_row_is_not_checked(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "row", "words"),
     [
-        ('f"t{i}"', '"t"', "task ids are unique", "1 ids come more than once"),
-        ('f"Which number comes after {i + 40}?"', '" "', "prompts are not empty", "6 tasks show no text"),
-        ("40}?", "40}? The answer: {i + 41}", "the answer is not shown", "6 prompts hold"),
+        ('f"t{i}"', '"t"', "task ids are unique", "1 ids occur more than once"),
+        ('f"Which number comes after {i + 40}?"', '" "', "prompts are not empty", "6 tasks have an empty prompt"),
+        ("40}?", "40}? The answer: {i + 41}", "the answer is not shown", "6 prompts contain"),
         ("return task.answer", "return '7'", "known solutions score 1", "0 of 6"),
         ("return roll", "return not rollout.text or roll", "an empty answer is not right", "6 score 1"),
         ("return roll", "return 'know' in rollout.text or roll", "a refusal (I do not know.) is not right", "6 score"),
@@ -180,7 +180,7 @@ def test_an_async_verifier_that_exists_here_alone_is_repeated_here():
 
 def test_tasks_that_depend_on_the_process_are_found_out(tmp_path):
     fault = only_fault(checked(tmp_path, SOUND.replace("range(6)", "sorted(range(6), key=lambda i: hash(str(i)))")))
-    assert fault.check == "it can be made elsewhere"
+    assert fault.check == "it can be recreated in another process"
     assert "not the same in another process" in fault.found
 
 
@@ -212,7 +212,7 @@ def test_duplicates_and_near_duplicates_are_counted(tmp_path):
 def test_state_of_its_own_and_valid_tools_pass(tmp_path):
     result = checked(tmp_path, STATEFUL)
     assert result.sound
-    assert verdicts(result)["state is each rollout's own"] == "ok"
+    assert verdicts(result)["rollouts do not share state"] == "ok"
     assert verdicts(result)["tool schemas are valid"] == "ok"
 
 
@@ -222,8 +222,8 @@ def test_state_that_two_rollouts_share_is_found_out(tmp_path):
     )
     shared += "\n    def close(self, state):\n        state.clear()\n"
     fault = only_fault(checked(tmp_path, shared))
-    assert fault.check == "state is each rollout's own"
-    assert "comes to something else" in fault.found
+    assert fault.check == "rollouts do not share state"
+    assert "its result differs" in fault.found
 
 
 def test_state_that_is_shared_shows_without_a_known_solution(tmp_path):
@@ -232,7 +232,7 @@ def test_state_that_is_shared_shows_without_a_known_solution(tmp_path):
     )
     shared = shared.replace("def solution", "def unknown")
     fault = only_fault(checked(tmp_path, shared, limit=2))
-    assert fault.check == "state is each rollout's own"
+    assert fault.check == "rollouts do not share state"
 
 
 @pytest.mark.parametrize(
@@ -243,9 +243,9 @@ def test_state_that_is_shared_shows_without_a_known_solution(tmp_path):
 def test_what_outlives_a_rollout_is_unsound_and_chance_a_warning(tmp_path, told, verdict):
     source = STATEFUL.replace('return f"{len(state)} things"', f'{told}; return f"{{n}} things"')
     result = checked(tmp_path, source.replace("def solution", "def unknown"), limit=2)
-    row = next(f for f in result.findings if f.check == "state is each rollout's own")
+    row = next(f for f in result.findings if f.check == "rollouts do not share state")
     assert row.verdict == verdict
-    assert ("the rollout before it" in row.found) == (verdict == "unsound")
+    assert ("a second rollout sees" in row.found) == (verdict == "unsound")
 
 
 def test_a_tool_that_explains_nothing_is_a_warning(tmp_path):
@@ -258,16 +258,16 @@ def test_a_tool_that_explains_nothing_is_a_warning(tmp_path):
 def test_tools_that_tasks_have_of_their_own_are_checked_and_used(tmp_path):
     row = {f.check: f for f in checked(tmp_path, OFFERING).findings}
     assert (row["tool schemas are valid"].verdict, row["tool schemas are valid"].found) == ("ok", "6 tools")
-    assert row["state is each rollout's own"].verdict == "ok"
+    assert row["rollouts do not share state"].verdict == "ok"
     shared = OFFERING.replace("        return []", "        return LOG")
-    assert verdicts(checked(tmp_path, shared))["state is each rollout's own"] == "unsound"
+    assert verdicts(checked(tmp_path, shared))["rollouts do not share state"] == "unsound"
 
 
 def test_offers_that_are_none_are_found_out(tmp_path):
     broken = OFFERING.replace('"parameters": {"type": "object"}', '"parameters": {"type": "string"}')
     rows = {f.check: f for f in checked(tmp_path, broken, limit=2).findings}
     assert rows["tool schemas are valid"].verdict == "unsound"
-    assert "offers(task) gives put_t0 parameters that are no schema" in rows["tool schemas are valid"].found
+    assert "offers(task) gives put_t0 parameters that are not the schema" in rows["tool schemas are valid"].found
 
 
 def test_a_solution_may_be_a_conversation(tmp_path):
@@ -318,13 +318,17 @@ ROWS = {
         {"prompt": f"Give {i}.", "schema": {"type": "object", "required": ["n"]}, "answer": {"n": i}} for i in range(4)
     ],
 }
-ELSEWHERE = ("openenv", "verifiers")
-"""Those that need a server, or a package that is not of ours: they have tests of their own."""
+ELSEWHERE = ("harbor", "openenv", "rubric", "rubric_calibration", "verifiers")
+"""Those that need a server, containers, or a package that is not of ours: they have tests of their own."""
 
 PLAIN = {
     "gsm8k": "gsm8k",
     "reasoning_gym": "reasoning_gym:chain_sum",
     "humaneval": "humaneval",
+    "math500": "math500",
+    "mbpp": "mbpp",
+    "bbh": "bbh",
+    "ifeval": "ifeval",
     "python_tool": "python_tool",
     "workplace": "workplace",
 }
@@ -338,11 +342,23 @@ def test_every_built_in_is_sound(tmp_path, name):
         data = str(tmp_path / "rows.jsonl")
     result = check(PLAIN.get(name, name), limit=4, data=data)
     assert result.faults == []
-    assert verdicts(result)["known solutions score 1"] == "ok"
+    wanted = "not checked" if name == "ifeval" else "ok"  # its data has no solutions
+    assert verdicts(result)["known solutions score 1"] == wanted
 
 
 def test_no_built_in_is_left_out():
     assert set(BUILT_IN) == {*PLAIN, *ROWS, *ELSEWHERE}
+
+
+def test_where_only_the_form_counts_answers_without_content_are_not_tried(tmp_path):
+    careless = SOUND.replace("return rollout.text.strip() == task.answer", "return bool(rollout.text)")
+    assert careless != SOUND
+    refusal = "a refusal (I do not know.) is not right"
+    assert verdicts(checked(tmp_path, careless))[refusal] == "unsound"
+    formal = careless.replace("class Sound(Environment):", "class Sound(Environment):\n    judges_form = True\n")
+    (tmp_path / "formal").mkdir()
+    found = verdicts(checked(tmp_path / "formal", formal))
+    assert (found[refusal], found["an empty answer is not right"]) == ("not checked", "ok")
 
 
 JUDGED = (
@@ -373,7 +389,7 @@ def test_a_judge_that_lets_everything_pass_is_found_out(tmp_path):
 
 
 def test_a_judge_that_nobody_asks_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="--judge: Sound asks no judge"):
+    with pytest.raises(UsageError, match="--judge: Sound uses no judge"):
         checked(tmp_path, SOUND, judge="http://127.0.0.1:9")
 
 
@@ -385,11 +401,19 @@ def test_a_judge_that_nobody_asks_is_refused(tmp_path):
             "            yield 'hello'; yield Task",
             r"Sound: tasks\(\) gave a str, not a Task",
         ),
-        ("answer=str(i + 41))", "answer=str(i + 41), f=lambda: 1)", "Sound: task 't0' does not fit JSON"),
-        ("return task.answer", "return 7", r"Sound.solution\('t0'\) is no text, list of texts or None: 7"),
+        ("answer=str(i + 41))", "answer=str(i + 41), f=lambda: 1)", "Sound: task 't0' cannot be stored as JSON"),
+        ("return task.answer", "return 7", r"Sound.solution\('t0'\) is not text, a list of texts or None: 7"),
     ],
 )
 def test_what_is_no_environment_at_all_is_told_in_one_line(tmp_path, old, new, words):
     with pytest.raises(UsageError, match=words) as caught:
         checked(tmp_path, SOUND.replace(old, new))
     assert "\n" not in str(caught.value)
+
+
+def test_the_findings_show_a_short_text_and_a_table():
+    found = [Finding("repeat", "ok", 3, "the same"), Finding("empty", "unsound", 3, "<b> scores 1", "t0")]
+    shown = Soundness("env.py:Sums", 3, found)
+    assert repr(shown) == "Soundness(env.py:Sums: unsound, 3 tasks)\nempty: unsound, <b> scores 1"
+    assert shown._repr_html_().count("<tr>") == 3
+    assert "<b>" not in shown._repr_html_()

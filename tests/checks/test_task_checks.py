@@ -29,7 +29,7 @@ def found(make):
 def test_what_is_shown_is_named(make, name):
     row = found(make)
     assert (row.verdict, row.example) == ("unsound", "t0")
-    assert row.found == f"6 prompts hold what only the verifier may see: {name}"
+    assert row.found == f"6 prompts contain what only the verifier may see: {name}"
 
 
 @pytest.mark.parametrize(

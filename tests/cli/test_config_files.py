@@ -24,9 +24,11 @@ PAIRS = st.builds("{}={}".format, st.text("abcxyz_", min_size=1, max_size=5).map
 SPECIAL = {
     "concurrency": st.one_of(st.just("auto"), st.integers(1, 10**6).map(str)),
     "max_failures": st.one_of(st.integers(0, 99).map(str), st.integers(0, 99).map("{}%".format)),
+    "routing": st.sampled_from(["affinity", "least-loaded"]),
     "sampling": PAIRS,
     "judge_sampling": PAIRS,
     "price": st.builds("in={},out={}".format, st.integers(0, 99), st.integers(0, 99)),
+    "role": st.builds("{}={}".format, st.text("abcxyz", min_size=1, max_size=5), TEXT.filter(bool)),
     "header": st.builds("X-{}=MY_{}".format, st.text("abc", min_size=1, max_size=5), st.text("ABC", max_size=5)),
 }
 
@@ -48,7 +50,9 @@ def values_of(option: Any) -> st.SearchStrategy[list[str]]:
     if kinds == (float,):
         texts = st.floats(least, 1e9 if option.max is None else option.max, allow_nan=False).map(repr)
     single = texts.map(lambda text: [f"{name}={text}"])
-    return st.lists(single, min_size=1, max_size=3).map(join) if option.multiple else single
+    # a parameter that is given twice is refused
+    name_of = (lambda words: words[0].split("=")[1]) if texts is PAIRS else None
+    return st.lists(single, min_size=1, max_size=3, unique_by=name_of).map(join) if option.multiple else single
 
 
 LINES = st.lists(st.sampled_from(OPTIONS), unique_by=lambda option: option.name).flatmap(
@@ -124,7 +128,7 @@ def test_keys_have_hyphens_or_underscores_and_pairs_are_mappings(tmp_path: Path)
         ("a.yaml", "concurrency: 0\n", "a.yaml:1: concurrency: .*not a whole number from 1"),
         ("a.yaml", "sampling: [top_k]\n", "a.yaml:1: sampling: .*write key=value"),
         ("a.yaml", "out: s3://bucket/run\n", "a.yaml:1: out: s3://bucket/run: .*local files only"),
-        ("a.yaml", "max-tokens: 1\nmax_tokens: 2\n", "a.yaml:2: max_tokens stands here twice"),
+        ("a.yaml", "max-tokens: 1\nmax_tokens: 2\n", "a.yaml:2: max_tokens is given twice"),
         ("a.yaml", "samples: [\n", "a.yaml:2: not YAML"),
         ("a.yaml", "- samples\n", "a.yaml:1: an option is written as `key: value`"),
         ("a.toml", "samples\n", "a.toml: not TOML"),

@@ -148,11 +148,11 @@ def test_max_cost_stops_the_run_and_earlier_rounds_count(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--max-cost", "5"], "--max-cost 5: say what tokens cost with --price in="),
+        (["--max-cost", "5"], "--max-cost 5: give the price of tokens with --price in="),
         (["--price", "3"], "--price 3: write it as --price in="),
         (["--price", "in=3"], "--price in=3: in and out are both needed"),
-        (["--price", "in=3,out=x"], "--price in=3,out=x: x is no price"),
-        (["--price", "in=3,out=-1"], "--price in=3,out=-1: -1 is no price"),
+        (["--price", "in=3,out=x"], "--price in=3,out=x: x is not a price"),
+        (["--price", "in=3,out=-1"], "--price in=3,out=-1: -1 is not a price"),
         (["--price", "in=3,in=3,out=1"], "write it as --price in="),
         (["--price", "in=1,out=1", "--max-cost", "-1"], "--max-cost"),
     ],

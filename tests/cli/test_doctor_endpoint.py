@@ -34,9 +34,7 @@ def test_an_endpoint_that_takes_no_ids_fails_with_the_reason():
     assert "another prompt than the ids" in detail
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "why"), [({}, "only a vLLM"), ({"vllm": True, "mode": "no_ids"}, "0.11 and newer")]
-)
+@pytest.mark.parametrize(("endpoint", "why"), [({}, "only vLLM"), ({"vllm": True, "mode": "no_ids"}, "0.11 and newer")])
 def test_an_endpoint_that_reports_no_tokens_fails_with_the_reason(endpoint, why):
     works, detail = found(**endpoint)["token ids"]
     assert not works

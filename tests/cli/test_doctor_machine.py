@@ -91,7 +91,7 @@ def test_a_broken_driver_is_a_no_in_its_own_words(tmp_path, monkeypatch):
 
 def test_the_sandbox_is_tried_out_not_claimed(monkeypatch):
     def refuse(*_):
-        raise SandboxError("the sandbox did not come up: unshare: Operation not permitted")
+        raise SandboxError("the sandbox did not start: unshare: Operation not permitted")
 
     monkeypatch.setattr("rollbook.sandbox.backends.zygote.GuestLauncher", refuse)
     first = next(iter(doctor_checks.check_sandbox()))

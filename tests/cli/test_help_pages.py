@@ -121,8 +121,8 @@ def test_a_shell_completes_commands_and_options(tmp_path):
     assert complete("rollbook re", tmp_path) == ["resume", "report", "reverify"]
     assert "--temperature" in complete("rollbook run --te", tmp_path)
     assert complete("rollbook sandbox s", tmp_path) == ["serve"]
-    assert complete("rollbook run ma", tmp_path) == ["math"]
-    assert complete("rollbook envs h", tmp_path) == ["harness", "humaneval"]
+    assert complete("rollbook run ma", tmp_path) == ["math", "math500"]
+    assert complete("rollbook envs h", tmp_path) == ["harbor", "harness", "humaneval"]
 
 
 def test_the_script_for_a_shell_is_shown(tmp_path):

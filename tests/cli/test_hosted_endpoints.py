@@ -95,9 +95,9 @@ def test_a_value_that_the_model_does_not_take_says_how_to_omit_it(rollbook, sums
     ("options", "says"),
     [
         (("--temperature", "0.5", "--sampling", "temperature=null"), "omits it; give one of them"),
-        (("--sampling", "max_tokens=null", "--max-tokens-total", "9"), "cannot be kept"),
+        (("--sampling", "max_tokens=null", "--max-tokens-total", "9"), "cannot be enforced"),
         (("--sampling", "max_completion_tokens=9"), "give --max-tokens"),
-        (("--sampling", "model=null"), "not extra sampling"),
+        (("--sampling", "model=null"), "not an extra parameter"),
     ],
 )
 def test_what_cannot_be_omitted_is_refused_in_one_line(rollbook, sums, options, says):

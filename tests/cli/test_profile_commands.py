@@ -105,7 +105,7 @@ def test_the_columns_of_an_earlier_profile_go_before_new_ones_come(made, rollboo
     write_rows(tmp_path / "p.jsonl", [row | {f"{prefix}maj@3": 1} for row in rows])
     made("own", A, "Quiz", "--data", "p.jsonl")
     refused = rollbook("profile", "own", "--at", "3", "--prefix", prefix, "-o", "r.jsonl")
-    assert f"field '{prefix}maj@3' of its own" in refused.stderr
+    assert f"already has a field '{prefix}maj@3'" in refused.stderr
 
 
 def test_rows_with_a_null_answer_or_a_field_named_profile_can_be_profiled(made, rollbook, tmp_path):
@@ -179,4 +179,4 @@ def test_curate_never_writes_over_what_it_reads(made, rollbook, tmp_path):
     before = (tmp_path / "p.jsonl").read_bytes()
     refused = rollbook("curate", "p.jsonl", "--keep", "mean > 0.5", "-o", tmp_path / "p.jsonl")
     assert (refused.returncode, (tmp_path / "p.jsonl").read_bytes()) == (2, before)
-    assert "that is what is read; choose another file" in refused.stderr
+    assert "this is the input file; choose another file" in refused.stderr

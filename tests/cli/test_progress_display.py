@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from rollbook.cli.run_display import LiveDisplay, PlainDisplay, format_duration, format_progress, make_display
-from rollbook.engine import Progress
+from rollbook.cli.run_display import PlainDisplay, make_display
+from rollbook.engine import LiveDisplay, Progress, format_duration, format_progress
 
 HALFWAY = Progress(
     requested=100,

@@ -96,7 +96,7 @@ def test_numbers_of_several_directories_replace_those_of_none(made, rollbook, tm
     found = [json.loads(done.stdout) for done in (one, two)]
     assert found[0]["overall"] == found[1]["overall"]
     assert [each["disagreeing"] for each in found] == [5, 5]
-    words = "the directories have another reward or answer for 5 rollouts that several of them hold; of each"
+    words = "directories have different rewards or answers for 5 rollouts that several of them hold; of each"
     assert f"warning: {words}" in rollbook("report", "a", "b").stdout
     assert words in (tmp_path / "a" / "report.merged.html").read_text()
 
@@ -124,7 +124,7 @@ def test_failures_are_no_scores_and_the_coverage_is_printed(made, rollbook):
     assert made("f", A | {"q0": ["0", "0", "0", "boom"]}).returncode == 3
     done = rollbook("report", "f", "--at", "1,4")
     assert done.returncode == 3
-    assert "@4 rests on 2 of 3 tasks" in done.stdout
+    assert "@4 is computed from 2 of 3 tasks" in done.stdout
     assert "verifier_error" in done.stdout
     assert "11/12" in done.stdout
     page = rollbook("report", "f", "--json")
@@ -207,7 +207,7 @@ def test_reverify_lists_what_changed_for_programs_too(made, rollbook, tmp_path):
     found = json.loads(done.stdout)
     assert found["changes"] == [{"task": "q0", "sample": 3, "before": None, "after": 0.0}]
     assert found["kept_from"] == json.loads((tmp_path / "f" / "run.json").read_text())["run"]
-    assert "two verifiers: what run" in rollbook("report", "f-reverified").stdout
+    assert "two verifiers: scores of run" in rollbook("report", "f-reverified").stdout
 
 
 def test_compare_refuses_other_tasks_unless_told_to_take_the_common_ones(made, rollbook):
@@ -215,7 +215,7 @@ def test_compare_refuses_other_tasks_unless_told_to_take_the_common_ones(made, r
     made("four", {"q0": ["0"], "q1": ["2"], "q2": ["4"], "q3": ["6"]}, "Quiz?tasks=4")
     refused = rollbook("compare", "a", "four")
     assert refused.returncode == 2
-    assert "1 only in B (first: q3); 3 in common; go on with those: --common" in refused.stderr
+    assert "1 only in B (first: q3); 3 in common; compare those with --common" in refused.stderr
     agreed = rollbook("compare", "a", "four", "--common", "--json")
     assert json.loads(agreed.stdout)["comparison"]["tasks"] == 3
     assert "task sets differ" in json.loads(agreed.stdout)["notes"][0]
@@ -313,7 +313,7 @@ def test_compare_notes_other_arguments_another_threshold_and_one_and_the_same_ru
     notes = json.loads(rollbook("compare", "a", "b", "--threshold", "0.5", "--json").stdout)["notes"]
     assert notes == [
         "the arguments of Quiz are not the same in both (tasks: not given and 3)",
-        "a rollout passes from a reward of 0.5",
+        "a rollout passes with a reward of at least 0.5",
     ]
     assert rollbook("reverify", "a", "--env", "quiz.py:Quiz?tasks=9", "-o", "r").returncode == 0
     said = "B is A scored again: the verifier of Quiz differs (the arguments of Quiz are not the same in both"

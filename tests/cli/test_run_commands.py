@@ -107,6 +107,56 @@ def test_envs_lists_what_is_installed(rollbook):
     assert {env["name"] for env in json.loads(rollbook("envs", "--json").stdout)} >= {"gsm8k", "reasoning_gym"}
 
 
+def test_envs_lists_environments_by_kind(rollbook):
+    benchmarks, _, rest = rollbook("envs").stdout.partition("for your rows (--data)")
+    rows, _, generated = rest.partition("generated tasks")
+    first_words = [{line.split(" ")[0] for line in part.splitlines()} for part in (benchmarks, rows, generated)]
+    assert {"bbh", "gsm8k", "humaneval", "math500", "mbpp"} <= first_words[0]
+    assert {"code", "math", "mcqa"} <= first_words[1]
+    assert {"reasoning_gym", "workplace"} <= first_words[2]
+
+
+def test_envs_shows_the_prompt_template_of_a_benchmark(rollbook, tmp_path):
+    page = rollbook("envs", "math500").stdout
+    assert "prompt template" in page
+    assert "    {problem}\n\n    Reason step by step" in page
+    template = tmp_path / "ask.txt"
+    template.write_text("Level {level}: {problem}")
+    assert "Level 2: Convert the point" in rollbook("envs", "math500", "--prompt-template", template).stdout
+
+
+def test_envs_lists_the_sets_of_the_catalogue(rollbook):
+    done = rollbook("envs", "--catalogue")
+    assert done.returncode == 0, done.stderr
+    assert "hf://cais/mmlu?config=all&split=test&revision=main" in done.stdout
+    assert "CC BY-SA 4.0" in done.stdout
+    entries = json.loads(rollbook("envs", "--catalogue", "--json").stdout)
+    assert set(entries["mmlu"]) == {"about", "data", "environment", "template", "columns", "licence"}
+    page = rollbook("envs", "mmlu").stdout
+    assert "rows: hf://cais/mmlu?config=all&split=test&revision=main\nlicence: MIT" in page
+    assert "its rows are on the hub" in page
+    assert "lenient" in page.partition("option ")[2].partition("options go")[0]
+
+
+def test_a_set_of_the_catalogue_is_run_by_its_name(rollbook, tmp_path):
+    row = {"question": "What is 1 + 1?", "subject": "arithmetic", "choices": ["1", "2", "3", "4"], "answer": 1}
+    (tmp_path / "mmlu.jsonl").write_text(json.dumps({"id": "sum", **row}))
+    (tmp_path / "said.jsonl").write_text(json.dumps({"answer": "It is \\boxed{B}."}))
+    done = rollbook("run", "mmlu", "--data", "mmlu.jsonl", "-m", "scripted:said.jsonl", "-o", "a")
+    assert done.returncode == 0, done.stderr
+    stored = json.loads((tmp_path / "a" / "run.json").read_text())["environments"]["mmlu"]
+    assert stored["target"] == "builtin:mcqa"
+    assert stored["args"] == {
+        "grading": "lenient",
+        "index": True,
+        "data": "mmlu.jsonl",
+        "template": "catalogue:mmlu",
+    }
+    line = json.loads(next((tmp_path / "a" / "journals").glob("*.1.jsonl")).read_text().splitlines()[0])
+    assert (line["task"], line["reward"], line["answer"]) == ("sum", 1, "B")
+    assert rollbook("extend", "a", "-k", "2").returncode == 0
+
+
 def test_envs_lists_servers_apart_from_environments(rollbook):
     names, _, servers = rollbook("envs").stdout.partition("URL of a server")
     assert "gym+agent://" in servers

@@ -1,10 +1,11 @@
 from types import SimpleNamespace
 
 from rollbook.cli.run_display import suggest_commands
+from support.sums import write_script, write_sums
 
 
 def short(pending=0, **failed):
-    return SimpleNamespace(cost=None, pending=pending, failed=failed)
+    return SimpleNamespace(cost=None, roles={}, pending=pending, failed=failed)
 
 
 def test_infrastructure_failures_are_resumed():
@@ -25,4 +26,14 @@ def test_what_a_remote_server_did_not_verify_is_played_again(monkeypatch):
     assert suggest_commands("a", short(verifier_error=1)) == ["try again: rollbook resume a --retry verifier_error"]
     spec.spec = "mine.py:Mine"
     (way,) = suggest_commands("a", short(verifier_error=1))
-    assert way == "with the verifier mended: rollbook reverify a --env mine.py:Mine --only failed"
+    assert way == "after fixing the verifier: rollbook reverify a --env mine.py:Mine --only failed"
+
+
+def test_a_later_round_counts_what_is_left_and_shows_no_mean_of_itself_alone(rollbook, tmp_path):
+    first = rollbook("run", write_sums(tmp_path), "-m", write_script(tmp_path), "-o", "r").stderr
+    assert "10 rollouts to do" in first
+    assert "mean reward 0.800" in first
+    later = rollbook("extend", "r", "-k", 3).stderr
+    assert "20 rollouts to do" in later
+    assert "scored 30/30" in later
+    assert "mean reward" not in later

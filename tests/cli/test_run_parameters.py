@@ -11,7 +11,7 @@ import pytest
 import typer
 
 import rollbook
-from rollbook import Collector, run, submit
+from rollbook import Collector, plan, run, submit
 from rollbook.cli import build_app
 from rollbook.clusters import ClusterProfile
 from rollbook.core import (
@@ -31,7 +31,7 @@ FIELDS = {field.flag: (struct, field) for struct in STRUCTS for field in list_pa
 GIVEN_ONLY = (Settings, ClusterOptions, ServerSpec)
 """What is not given of these stays as an earlier start or a file has it."""
 OWN_OPTIONS = {
-    "run": {"--wait-jobs", "--json", "--config", "--save-config"},
+    "run": {"--each", "--wait-jobs", "--json", "--config", "--save-config"},
     "plan": {"--config"},
     "submit": {"--dry-run", "--json", "--config"},
     "work": {"--json"},
@@ -40,7 +40,11 @@ OWN_OPTIONS = {
 }
 """What a command has besides the parameters of a run; --samples of extend includes the samples that a run has."""
 OWN_PARAMETERS = {
-    run: {"temperature", "top_p", "max_tokens", "env", "allow_shortfall", "settings"},
+    run: {
+        *("temperature", "top_p", "max_tokens", "env", "allow_shortfall", "settings"),
+        *("on_rollout", "on_progress", "on_end", "progress"),
+    },
+    plan: {"temperature", "top_p", "max_tokens", "env", "settings"},
     submit: {"env", "workers", "settings", "serve"},
     Collector: {
         *("env", "book", "across_versions", "window", "on_failure", "equal_rewards", "max_staleness"),
@@ -74,7 +78,7 @@ def test_every_option_is_a_field_with_the_fields_default_range_and_help(command)
         option = options[flag]
         assert option.help.startswith(field.description)
         assert (option.min, option.max) == (field.details.minimum, field.details.maximum)
-        if struct in GIVEN_ONLY or field.flag == "--out" or isinstance(field.default, dict):
+        if struct in GIVEN_ONLY or field.flag == "--out" or isinstance(field.default, dict | list):
             assert option.default is None
         else:
             assert option.default == field.default
@@ -100,21 +104,21 @@ def test_every_parameter_is_a_field_with_the_same_default(function: Callable[...
         assert (list(given) if isinstance(given, tuple) else given) == expected, name
 
 
-@pytest.mark.parametrize("function", [run, submit, Collector.__init__])
+@pytest.mark.parametrize("function", [run, plan, submit, Collector.__init__])
 def test_every_parameter_has_the_type_of_its_field(function: Callable[..., object]):
     given, fields = get_type_hints(function), get_type_hints(RunOptions)
     # one URL for a list, a Path for its text, settings and sampling by name
-    wider = {"model", "judge", "out", "settings", "sampling"}
+    wider = {"model", "judge", "out", "data", "template", "settings", "sampling"}
     wider |= {"samples", "seed"} if function is submit else set()
-    wider |= set() if function in (run, submit) else {"agent"}
+    wider |= set() if function in (run, plan, submit) else {"agent"}
     same = set(given) & set(fields) - wider
-    assert len(same) >= 7
+    assert len(same) >= 5
     for name in same:
         assert given[name] == fields[name], name
 
 
-@pytest.mark.parametrize("function", [run, submit])
-def test_run_and_submit_take_every_field_of_a_request(function: Callable[..., object]):
+@pytest.mark.parametrize("function", [run, plan, submit])
+def test_run_plan_and_submit_take_every_field_of_a_request(function: Callable[..., object]):
     assert set(RunOptions.__struct_fields__) <= set(inspect.signature(function).parameters)
 
 

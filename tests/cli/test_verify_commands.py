@@ -37,7 +37,7 @@ def test_a_mistake_exits_2_in_one_line(rollbook, sums, tmp_path):
         (["sum-3", "--file", "none.txt"], "--file none.txt: No such file"),
         (["sum-3", "--file", "latin.txt"], "--file latin.txt: not UTF-8 (byte 1)"),
         (["sum-3", "--file", "answer.txt", "--data", "x.jsonl"], "Sums takes no data"),
-        (["sum-3", "--file", "answer.txt", "--judge", "http://localhost:1/v1"], "Sums asks no judge"),
+        (["sum-3", "--file", "answer.txt", "--judge", "http://localhost:1/v1"], "Sums uses no judge"),
     ):
         done = rollbook("score", sums, *arguments)
         assert done.returncode == 2
@@ -49,7 +49,7 @@ def test_check_shows_a_table_and_exits_0_when_sound(rollbook, sums):
     done = rollbook("check", sums)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Sums, 5 tasks" in done.stdout
-    assert "Sums has no solution(task): nothing is known" in done.stdout
+    assert "Sums has no solution(task), so no solution is known" in done.stdout
 
 
 def test_check_exits_3_and_names_the_faults(rollbook, sums):
@@ -70,7 +70,7 @@ def test_a_judge_is_named_by_its_own_options(rollbook, tmp_path):
         (["--judge-name", "x"], "--judge-name x: give --judge URL as well"),
         (
             ["--judge", "http://127.0.0.1:1/v1", "--judge-name", "x", "--outage", "0.2", "--no-probe"],
-            "the judge is not there",
+            "the judge is not reachable",
         ),
     ):
         done = rollbook(*run, *judge)

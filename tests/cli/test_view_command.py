@@ -35,7 +35,7 @@ def test_the_address_opens_the_page_and_an_interrupt_ends_it(viewer):
 def test_a_run_is_exported(made, rollbook, tmp_path):
     made("quiz")
     done = rollbook("view", "quiz", "--out", "quiz.html")
-    assert (done.returncode, "12 of 12 played rollouts" in done.stdout) == (0, True)
+    assert (done.returncode, "12 of 12 finished rollouts" in done.stdout) == (0, True)
     assert (tmp_path / "quiz.html").read_text().startswith("<!doctype html>")
 
 
@@ -44,7 +44,7 @@ def test_without_a_path_runs_is_shown(made, rollbook, tmp_path):
     assert (missing.returncode, "runs/, which is shown by default" in missing.stderr) == (2, True)
     made("quiz", ANSWERS, "Quiz")
     (tmp_path / "quiz").rename(tmp_path / "runs")
-    assert "12 of 12 played rollouts" in rollbook("view", "--out", "quiz.html").stdout
+    assert "12 of 12 finished rollouts" in rollbook("view", "--out", "quiz.html").stdout
 
 
 @pytest.mark.parametrize(

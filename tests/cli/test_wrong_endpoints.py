@@ -57,7 +57,7 @@ WRONG = {
     "a page": (
         ("html", {"models": "html"}),
         ["--model-name", "mock"],
-        'an HTML page, "Welcome", no chat completion: check the path of the URL',
+        'an HTML page, "Welcome", not a chat completion: check the path of the URL',
     ),
     "a page and no name": (("html", {"models": "html"}), [], '/v1/models: an HTML page, "Welcome"; check the path'),
     "a redirect": (

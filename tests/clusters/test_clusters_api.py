@@ -37,7 +37,7 @@ def test_servers_are_ordered_from_python(sums: list[str], tmp_path: Path) -> Non
     [
         ({"serve": {"kind": "tgi", "name": "m"}}, "serve: Invalid enum value"),
         ({"serve": {"kind": "vllm", "model_path": "m"}, "model": "http://h/v1"}, "`serve` serves the model itself"),
-        ({"cluster": ClusterProfile(gpus=1, gres="gpu:1")}, "gpus and gres both say"),
+        ({"cluster": ClusterProfile(gpus=1, gres="gpu:1")}, "gpus and gres both set"),
         ({"concurency": 4}, "no setting is called concurency"),
         ({"on": "local"}, "on='local': slurm or ray"),
         ({"workers": 0}, "workers=0: give a number from 1 on"),

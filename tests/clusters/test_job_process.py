@@ -30,7 +30,7 @@ DULL, GOOD = JobAttempt(0, "n1", False), JobAttempt(0, "n1", True)
         (CurrentTask("7_2", "7", restart=3), True, [GOOD] * 3, ""),
         (CurrentTask("7_2", "7", restart=4), True, [GOOD] * 4, "started again 4 times already (restarts: 4)"),
         (CurrentTask("7_2", "7", restart=1), False, [GOOD], ""),
-        (CurrentTask("7_2", "7", restart=1), False, [DULL], "two attempts running wrote nothing"),
+        (CurrentTask("7_2", "7", restart=1), False, [DULL], "two attempts in a row wrote nothing"),
         (CurrentTask("7_2", "7", restart=2), True, [DULL], ""),
         (CurrentTask(), True, [], "not in a job of Slurm's"),
     ],

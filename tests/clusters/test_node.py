@@ -77,7 +77,7 @@ def test_a_signal_drains_and_the_task_goes_back_to_the_queue(
     ("said", "environ", "why"),
     [
         ({"squeue": "7|2|COMPLETING|None|n1\n"}, {}, "Slurm is ending it, and requeues it itself if it was preempted"),
-        ({"squeue": ""}, {}, "Slurm has it as unknown"),
+        ({"squeue": ""}, {}, "Slurm reports it as unknown"),
         ({"squeue": RUNNING}, {"SLURM_RESTART_COUNT": "20"}, "started again 20 times already (restarts: 20)"),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_task_that_may_not_go_back_says_why(
     assert eventually(lambda: "rollouts in all" in worker.stderr, 30), worker.stderr
     worker.signal(signal.SIGUSR1)
     assert worker.wait().code == 75
-    assert f"not requeued: {why}; go on with rollbook resume {run}" in worker.stderr
+    assert f"not requeued: {why}; continue with rollbook resume {run}" in worker.stderr
     assert not [words for words in fakes.calls("scontrol") if words[0] == "requeue"]
 
 

@@ -40,7 +40,7 @@ def test_a_project_goes_along_without_what_git_ignores(project: Path, tmp_path: 
     assert copied == [".gitignore", "inner/changed.py", "kept.py", "new name.py"]
     assert (run / "jobs/pack/project/inner/changed.py").read_text() == "b = 2\n"
     assert pack.uncommitted == ["inner/changed.py", "new name.py"]
-    assert said == ["packed as they are, not committed: inner/changed.py, new name.py"]
+    assert said == ["packed with uncommitted changes: inner/changed.py, new name.py"]
     check_pack(run, pack)
 
 
@@ -60,7 +60,7 @@ def test_a_copy_that_was_edited_is_refused(project: Path, tmp_path: Path) -> Non
     (run / "jobs/pack/project/__pycache__/kept.pyc").write_bytes(b"0")
     check_pack(run, pack)
     (run / "jobs/pack/project/kept.py").write_text("a = 3\n")
-    with pytest.raises(UsageError, match="is not what was packed"):
+    with pytest.raises(UsageError, match="was edited since it was packed"):
         check_pack(run, pack)
 
 
@@ -101,13 +101,13 @@ def test_repositories_within_and_links_to_folders_go_along_with_what_they_hold(p
 
 def test_a_repository_that_git_cannot_read_is_refused_for_it_may_ignore_secrets(project: Path) -> None:
     (project / ".git" / "index").write_bytes(b"broken")
-    with pytest.raises(UsageError, match="git cannot say what it ignores"):
+    with pytest.raises(UsageError, match="git cannot list what it ignores"):
         list_files(project)
 
 
 def test_a_repository_without_git_is_refused_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UsageError, match="git is not here to say what it ignores"):
+    with pytest.raises(UsageError, match="git is not installed to list what it ignores"):
         list_files(project)
 
 

@@ -10,7 +10,15 @@ import msgspec
 import pytest
 
 from rollbook.book import Book
-from rollbook.clusters.job_files import ClusterJob, SubmissionOrder, add_job, was_sent_to_ray, write_order
+from rollbook.clusters.job_files import (
+    ClusterJob,
+    JobKind,
+    SubmissionOrder,
+    add_job,
+    read_jobs,
+    was_sent_to_ray,
+    write_order,
+)
 from rollbook.clusters.job_scripts import make_array_script
 from rollbook.clusters.job_status import find_logs
 from rollbook.clusters.profile import ClusterProfile, check_profile
@@ -77,16 +85,16 @@ SERVED = ["--serve", "command", "--server-command", "a {port}", "--model-name", 
     [
         (["submit", "--dry-run"], "", "--dry-run: shows the scripts for Slurm"),
         (["run", "--wait-jobs"], "", "--wait-jobs: goes with --on slurm"),
-        (["submit", "--after", "7"], "", "after: not on Ray: a profile for Ray may say name, cpus, gpus, secrets"),
-        (["run"], "partition: batch\n", "partition: not on Ray: a profile for Ray may say"),
+        (["submit", "--after", "7"], "", "after: not on Ray: a profile for Ray may have name, cpus, gpus, secrets"),
+        (["run"], "partition: batch\n", "partition: not on Ray: a profile for Ray may have"),
         (
             ["run"],
             "worker: {mounts: ['/a:/b']}\n",
-            "mounts: not on Ray: worker: for Ray it may say environment, workdir",
+            "mounts: not on Ray: worker: for Ray it may have environment, workdir",
         ),
-        (["run", "--install"], "", "install: not on Ray: is for jobs of Slurm's"),
-        (["run", "--with-sandbox"], "", "sandbox: not on Ray: is for jobs of Slurm's"),
-        (["run", *SERVED, "--shared-servers", "2"], "", "--shared-servers: on Ray each worker brings its own server"),
+        (["run", "--install"], "", "install: not on Ray: is for Slurm jobs"),
+        (["run", "--with-sandbox"], "", "sandbox: not on Ray: is for Slurm jobs"),
+        (["run", *SERVED, "--shared-servers", "2"], "", "--shared-servers: on Ray each worker starts its own server"),
         (["run"], "secrets: [NO_SUCH_VARIABLE]\n", "NO_SUCH_VARIABLE is not set here"),
     ],
 )
@@ -163,7 +171,7 @@ def test_cpus_are_said_once_for_both_clusters(tmp_path: Path) -> None:
     assert (count_worker_cpus(order), describe_resources(order)) == (4, "4 CPUs and 2 GPUs")
     assert "#SBATCH --cpus-per-task=4" in make_array_script(tmp_path, 1, "worker", order, 1)
     assert count_worker_cpus(SubmissionOrder(profile=ClusterProfile(), workers=1)) == 1
-    with pytest.raises(UsageError, match="cpus and --cpus-per-task=8 both say"):
+    with pytest.raises(UsageError, match="cpus and --cpus-per-task=8 both set"):
         check_profile(ClusterProfile(cpus=4, options=["--cpus-per-task=8"]), "cluster")
 
 
@@ -189,15 +197,17 @@ def test_a_run_is_known_by_its_last_order(run: Path) -> None:
     assert not was_sent_to_ray(run)
 
 
-def test_the_log_of_a_driver_is_found(run: Path) -> None:
-    add_job(run, ClusterJob("crew", "name-1", 1, 4))
+@pytest.mark.parametrize("kind", ["driver", "crew"])
+def test_the_log_of_a_driver_is_found_under_its_present_and_its_earlier_name(run: Path, kind: JobKind) -> None:
+    add_job(run, ClusterJob(kind, "name-1", 1, 4))
     (run / "logs").mkdir()
-    (run / "logs" / "crew-1.log").write_text("hello\n")
-    assert [(log.who, log.last_line) for log in find_logs(run)] == [("crew 1", "hello")]
+    (run / "logs" / f"{kind}-1.log").write_text("hello\n")
+    assert [job.kind for job in read_jobs(run)] == ["driver"]
+    assert [(log.who, log.last_line) for log in find_logs(run)] == [("driver 1", "hello")]
 
 
 def test_a_cluster_that_cannot_be_asked_does_not_hide_the_book(run: Path, fake: Path, commands: Commands) -> None:
-    add_job(run, ClusterJob("crew", "name-1", 1, 4))
+    add_job(run, ClusterJob("driver", "name-1", 1, 4))
     order = msgspec.json.decode((run / "jobs" / "0001" / "order.json").read_bytes())
     (run / "jobs" / "0001" / "order.json").write_bytes(msgspec.json.encode(order | {"ray": "127.0.0.1:1"}))
     shown = commands.run("status", "run", PYTHONPATH=path_of(fake))

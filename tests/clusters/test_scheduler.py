@@ -140,7 +140,9 @@ def test_limits_dependencies_and_scripts_are_the_schedulers(bunched: Bunched, su
     assert "workers b1 (array of 8)\nworkers b2 (array of 2)\nreport b3\n" in out
     out = bunched.rollbook("submit", *sums, "--on", "bunch", "--workers", 8, "-o", "more", "--after", "b1")
     assert "workers b4 (array of 4)\nworkers b5 (array of 1)" in out, "the submit limit halves arrays"
-    assert "Bunch knows no such job" in bunched.refuse("submit", *sums, "--on", "bunch", "-o", "no", "--after", "b99")
+    assert "Bunch does not know this job" in bunched.refuse(
+        "submit", *sums, "--on", "bunch", "-o", "no", "--after", "b99"
+    )
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_what_cannot_be_read_there_stops_the_submit(
     assert refused.complaint == "rollbook: login: ssh: connect to host login port 22: Connection refused"
     afar.come_back()
     afar.slurm.say(config="nothing")
-    assert "login: scontrol show config: says no MaxArraySize" in commands.run(*words).complaint
+    assert "login: scontrol show config: returns no MaxArraySize" in commands.run(*words).complaint
     afar.slurm.say()
     (afar.folder / "run").mkdir(parents=True)
     assert "run exists there already: choose another --out" in commands.run(*words).complaint
@@ -137,7 +137,7 @@ def test_a_run_that_never_got_there_is_sent_by_resume(
     afar.slurm.say()
     done = commands.run("resume", "run")
     assert "workers 101 (array of 1)" in done.stdout, done.stderr
-    assert "is worked on at login; what lies here is a copy" in commands.run("resume", "run", "--on", "local").complaint
+    assert "is worked on at login; this directory is a copy" in commands.run("resume", "run", "--on", "local").complaint
     afar.hang_up()
     assert "login: ssh: connect" in commands.run("status", "run").complaint
 
@@ -160,9 +160,9 @@ def test_waiting_goes_on_until_the_jobs_there_are_over(commands: Commands, afar:
 @pytest.mark.parametrize(
     ("ssh", "why"),
     [
-        ({"host": "-oProxyCommand=x", "path": "/a", "python": "/b"}, "is no name that ssh takes"),
-        ({"host": "login", "path": "runs", "python": "/b"}, "ssh: path: 'runs': give a path over there"),
-        ({"host": "login", "path": "/a"}, "ssh: python: '': give a path over there"),
+        ({"host": "-oProxyCommand=x", "path": "/a", "python": "/b"}, "is not a host for ssh"),
+        ({"host": "login", "path": "runs", "python": "/b"}, "ssh: path: 'runs': give an absolute path on that host"),
+        ({"host": "login", "path": "/a"}, "ssh: python: '': give an absolute path on that host"),
         ({"hots": "login"}, "ssh has no 'hots'; there are host, path, python"),
     ],
 )

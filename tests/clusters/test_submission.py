@@ -102,7 +102,7 @@ def test_nodes_are_forgiven_where_no_server_ever_ran(
         report_bad_node(tmp_path / "run", node, "no such command")
     fakes.say(squeue_error="slurm_load_jobs error: Invalid job id specified")
     again = commands.run("resume", "run")
-    assert "no node is left out any more: n1, n2" in again.stderr
+    assert "these nodes are no longer excluded: n1, n2" in again.stderr
     assert "--exclude" not in (tmp_path / "run/jobs/0002/workers.sh").read_text()
     (tmp_path / "run/journals/w.1.jsonl").write_text("")
     for _ in range(2):
@@ -115,7 +115,7 @@ def test_a_cluster_that_cannot_be_read_stops_the_submit(
     commands: Commands, fakes: Fakes, sums: list[str], tmp_path: Path
 ) -> None:
     fakes.say(config="nothing")
-    assert "says no MaxArraySize" in commands.run("submit", *sums, "-o", "run").complaint
+    assert "returns no MaxArraySize" in commands.run("submit", *sums, "-o", "run").complaint
     assert not (tmp_path / "run").exists()
 
 
@@ -145,7 +145,7 @@ def test_resume_submits_servers_that_are_missing_though_workers_wait(
 ) -> None:
     commands.run("submit", sums[0], *VLLM, "--shared-servers", 2, "--workers", 2, "-o", "run")
     fakes.say(squeue="101|0|RUNNING|None|n1\n101|1|RUNNING|None|n1\n")
-    assert "that is enough: nothing was submitted" in commands.run("resume", "run").stderr
+    assert "which is enough: nothing was submitted" in commands.run("resume", "run").stderr
     fakes.say(squeue="101|0|RUNNING|None|n1\n101|1|FAILED|None|n1\n")
     again = commands.run("resume", "run")
     assert [line.split()[0] for line in again.stdout.splitlines()[1:]] == ["servers", "workers", "report"]
@@ -160,7 +160,7 @@ def test_an_order_that_the_cluster_did_not_take_is_not_the_last(
     assert commands.run("resume", "run", "--cluster", "bad.yaml").code == 2
     (commands.folder / "far.yaml").write_text("ssh: {host: login, path: /runs, python: /bin/python3}\n")
     fakes.say(squeue_error="slurm_load_jobs error: Invalid job id specified")
-    assert "lies here, and so do its jobs" in commands.run("resume", "run", "--cluster", "far.yaml").complaint
+    assert "and its jobs are on this machine" in commands.run("resume", "run", "--cluster", "far.yaml").complaint
     assert commands.run("resume", "run").code == 0
     assert "nope" not in (tmp_path / "run/jobs/0002/workers.sh").read_text()
 
@@ -170,7 +170,7 @@ def test_a_run_that_was_only_planned_can_be_resumed_on_a_cluster(
 ) -> None:
     commands.run("plan", *sums, "-o", "run")
     assert (
-        "was never submitted: say how jobs are asked for with --cluster"
+        "was never submitted: describe your cluster with --cluster"
         in commands.run("resume", "run", "--on", "slurm").complaint
     )
     (commands.folder / "c.yaml").write_text("partition: batch\nworkers: 3\n")
@@ -278,27 +278,30 @@ def test_a_served_model_is_planned_under_its_name(
     [
         (["--on", "moon"], "--on moon: workers run on one of local, slurm, ray"),
         (["--address", "here:1"], "--address here:1: goes with --on ray"),
-        (["--on", "local"], "--on local: there is nobody to submit to"),
+        (["--on", "local"], "--on local: there is no scheduler to submit to"),
         ([*VLLM, "-m", "http://localhost:1/v1"], "-m http://localhost:1/v1: --serve vllm serves the model itself"),
         (["--serve", "tgi"], "--serve tgi: known are vllm, sglang, command"),
-        (["--serve", "vllm"], "--serve vllm: say which weights with --model-path"),
-        (["--serve", "command", "--model-name", "m"], "say what to run with --server-command"),
-        (["--serve", "command", "--server-command", "a {port}"], "say with --model-name"),
-        (["--serve", "command", "--server-command", "a", "--model-name", "m"], "{port} has to stand"),
+        (["--serve", "vllm"], "--serve vllm: give the weights with --model-path"),
+        (["--serve", "command", "--model-name", "m"], "give the command with --server-command"),
+        (["--serve", "command", "--server-command", "a {port}"], "give the name of the model with --model-name"),
+        (
+            ["--serve", "command", "--server-command", "a", "--model-name", "m"],
+            "write {port} where the server takes its port",
+        ),
         (["--serve", "command", "--server-command", "a '", "--model-name", "m"], "No closing quotation"),
         (["--serve", "command", "--server-arg", "a"], "--server-arg: --serve command runs --server-command as it is"),
-        ([*VLLM, "--server-command", "a"], "--server-command: --serve vllm knows its command"),
+        ([*VLLM, "--server-command", "a"], "--server-command: --serve vllm makes the command itself"),
         (["--tensor-parallel", "8"], "--tensor-parallel: goes with --serve"),
         ([*VLLM, "--gpus", "8", "--tensor-parallel", "4", "--replicas", "3"], "the servers of one node take 12"),
         ([*VLLM, "--server-arg=--port=9"], "the server's command has --port already; leave it out"),
-        ([*VLLM, "--server-arg=-tp=2"], "has -tp already; say it with --tensor-parallel"),
+        ([*VLLM, "--server-arg=-tp=2"], "has -tp already; set it with --tensor-parallel"),
         ([*VLLM, "--server-arg=--api-key=sk-1"], "a key in a command is seen by everyone"),
         (["--pack", "nowhere"], "--pack nowhere: not a folder"),
         ([*SPREAD, "--tensor-parallel", "4", "--replicas", "2"], "--replicas 2 are servers on one node"),
         ([*SPREAD, "--tensor-parallel", "4", "--data-parallel", "2"], "--data-parallel is for one node"),
         ([*SPREAD, "--tensor-parallel", "3"], "--tensor-parallel 3 cannot be split evenly over them"),
         ([*SPREAD, "--tensor-parallel", "16", "--gpus", "4"], "the servers of one node take 8 (1 replicas x 16 tensor"),
-        ([*COMMAND, "--nodes-per-server", "2"], "on several nodes {rank} has to stand where it takes its number"),
+        ([*COMMAND, "--nodes-per-server", "2"], "on several nodes, write {rank} where it takes its rank"),
         (["--nodes-per-server", "2"], "--nodes-per-server: goes with --serve"),
         (["--sandbox-package", "numpy"], "--sandbox-package numpy: goes with --with-sandbox"),
         (["--cluster", "none.yaml"], "none.yaml: No such file or directory"),
@@ -330,6 +333,17 @@ def test_run_takes_a_cluster_only_on_one(
     assert why in commands.run("run", *sums, *words, "-o", "run").complaint
 
 
+def test_jobs_that_are_not_waited_for_have_nobody_who_logs_them(
+    commands: Commands, fakes: Fakes, sums: list[str]
+) -> None:
+    assert commands.run("submit", *sums, "-o", "run").code == 0
+    for words in (["resume", "run"], ["extend", "run", "-k", 9]):
+        done = commands.run(*words, "--log", "wandb")
+        assert done.code == 2
+        assert "--log wandb: jobs on slurm work without this command" in done.complaint
+    assert len(fakes.calls("sbatch")) == 2
+
+
 def test_a_server_on_several_nodes_is_not_started_from_an_image(
     commands: Commands, fakes: Fakes, sums: list[str]
 ) -> None:
@@ -359,7 +373,7 @@ def test_on_local_is_what_run_does_anyway(commands: Commands, sums: list[str]) -
     [
         ("two\nlines", "", "a script cannot hold this name"),
         ("a:b", "container: pyxis\n", "cannot be mounted"),
-        ("a\\b", "", "Slurm takes a backslash in the names of logs for a word of its own"),
+        ("a\\b", "", "Slurm treats a backslash in log names as special"),
     ],
 )
 def test_a_folder_that_no_script_can_name_is_refused(

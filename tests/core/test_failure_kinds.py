@@ -79,9 +79,7 @@ class UnreliableModel:
 
     async def close(self) -> None: ...
 
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: object = ()
-    ) -> Completion:
+    async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: object) -> Completion:
         self.calls += 1
         if self.calls % 3:
             raise RolloutFailed(NEW_KIND, "model", "none left")

@@ -68,4 +68,4 @@ def test_auto_finds_a_limit_and_everything_is_scored() -> None:
     assert asyncio.run(asyncio.wait_for(collect(server), 60)) == 1000
     assert server.answered == 1000
     assert CAPACITY / 2 <= server.most <= 4 * CAPACITY
-    assert server.refused < 200
+    assert server.refused < 500  # at most what the largest limit tried at once is refused, once or twice

@@ -103,7 +103,7 @@ def test_an_environment_may_omit_a_parameter(tmp_path: Path) -> None:
     )
     assert terms
     assert terms.sampling == Sampling(extra={"seed": None, "temperature": None})
-    with pytest.raises(UsageError, match=r"blend.yaml:\d+: sampling: seed is not sampling"):
+    with pytest.raises(UsageError, match=r"blend.yaml:\d+: sampling: seed is not a sampling parameter"):
         planned(tmp_path, TWO + "    sampling: {seed: 3}\n")
 
 
@@ -171,7 +171,7 @@ def test_environments_see_their_own_ids_also_in_state_on_the_loop_and_before_a_j
 
 
 def test_a_judge_that_none_of_them_asks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--judge: Sums, Desk asks no judge"):
+    with pytest.raises(UsageError, match="--judge: Sums, Desk uses no judge"):
         run(written(tmp_path), any_script(tmp_path), out=tmp_path / "run", judge=any_script(tmp_path))
 
 
@@ -260,7 +260,7 @@ environments:
     request = Request(env=written(tmp_path, text), model=[any_script(tmp_path)], out=str(tmp_path / "run"))
     assert counts(Book(plan_request(request, said.append))) == {"Sums": 12, "desk": 2, "gsm8k": 50}
     assert said == [
-        "never: left out, since its share of the tasks is none",
+        "never: left out, since its share of the tasks is zero",
         "Sums: 12 tasks instead of its share of 30: it has no more",
         "desk: 2 tasks instead of its share of 20: its limit",
     ]
@@ -332,12 +332,12 @@ BAD = {
     GSM + "model: x\n": "blend.yaml:3: a blend has no 'model'; there are tasks, environments",
     GSM
     + "    wieght:\n      - 2\n": "blend.yaml:3: an environment has no 'wieght'; there are env, name, weight, samples",
-    GSM + "    env: math\n": "blend.yaml:3: env stands here twice",
+    GSM + "    env: math\n": "blend.yaml:3: env is given twice",
     GSM + "    ? [a]\n    : 1\n": "blend.yaml:3: a key has to be one word",
-    GSM + "    weight: 2\n": "blend.yaml:3: weight: shares out the blend's tasks; say how many with `tasks: N`",
+    GSM + "    weight: 2\n": "blend.yaml:3: weight: shares out the blend's tasks; give their number with `tasks: N`",
     "tasks: 4\n" + GSM + "    weight: -1\n": "blend.yaml:4: weight: expected float > 0",
     "tasks: 4\n" + GSM + "    weight: 0\n": "blend.yaml:4: weight: expected float > 0",
-    "tasks: 4\n" + GSM + "    weight: .nan\n": "blend.yaml:4: nan is nothing that JSON can say",
+    "tasks: 4\n" + GSM + "    weight: .nan\n": "blend.yaml:4: nan cannot be written as JSON",
     "tasks: 4\n" + GSM + "    weight: heavy\n": "blend.yaml:4: weight: expected float, got str",
     "tasks: 0\n" + GSM: "blend.yaml:1: tasks: expected int >= 1",
     "tasks: 1.5\n" + GSM: "blend.yaml:1: tasks: expected int, got float",
@@ -347,13 +347,13 @@ BAD = {
     GSM + "    name: no\n": "blend.yaml:3: name: expected str, got bool",
     GSM + "    name: a/b\n": "blend.yaml:3: name: 'a/b' may have letters",
     GSM + "    name: ..\n": "blend.yaml:3: name: '..' may have letters",
-    GSM + "    name: 2024-01-01\n": "blend.yaml:3: 2024-01-01 is nothing that JSON can say; put quotes around it",
+    GSM + "    name: 2024-01-01\n": "blend.yaml:3: 2024-01-01 cannot be written as JSON; put quotes around it",
     GSM + "    tool_format: xml\n": "blend.yaml:3: tool_format: invalid enum value 'xml'",
     GSM + "    sampling: 3\n": "blend.yaml:3: sampling: expected object, got int",
     GSM + "    sampling: {temperature: hot}\n": "blend.yaml:3: temperature: expected float, got str",
     GSM + "    sampling:\n      top_p: 2\n": "blend.yaml:4: top_p: expected float <= 1",
-    GSM + "    sampling: {seed: 4}\n": "blend.yaml:3: sampling: seed is not sampling",
-    GSM + "    sampling: {extra: {a: 1}}\n": "blend.yaml:3: sampling: extra is not sampling",
+    GSM + "    sampling: {seed: 4}\n": "blend.yaml:3: sampling: seed is not a sampling parameter",
+    GSM + "    sampling: {extra: {a: 1}}\n": "blend.yaml:3: sampling: extra is not a sampling parameter",
     GSM + "    sampling: {1: a}\n": "blend.yaml:3: sampling: expected str, got int",
     GSM + "    limits: !!binary x\n": "blend.yaml:3: failed to decode base64 data",
     GSM + "    limits: {max_trun: 4}\n": "blend.yaml:3: limits has no 'max_trun'; there are verify_s, tool_s",
@@ -407,7 +407,7 @@ def test_native_tool_calls_are_refused_for_a_model_that_parses_none(tmp_path: Pa
 
 @pytest.mark.parametrize("option", ["data", "template"])
 def test_rows_for_the_whole_run_are_refused(tmp_path: Path, option: str) -> None:
-    with pytest.raises(UsageError, match="says itself which rows"):
+    with pytest.raises(UsageError, match="sets the rows of each environment"):
         run(written(tmp_path), any_script(tmp_path), out=tmp_path / "run", **{option: "x"})  # type: ignore[arg-type]
 
 
@@ -435,7 +435,7 @@ def test_one_environment_of_a_blend_gets_another_verifier_and_the_others_keep_th
 @pytest.mark.parametrize(
     ("given", "names", "words"),
     [
-        (["new.py"], ["a", "b"], "--env new.py: say whose place it takes with NAME=new.py; there are a, b"),
+        (["new.py"], ["a", "b"], "--env new.py: name the environment it replaces: NAME=new.py; there are a, b"),
         (["c=new.py"], ["a", "b"], "there are a, b"),
         (["a=x.py", "a=y.py"], ["a", "b"], "give one environment for a"),
         (["a="], ["a", "b"], "give one environment for a"),

@@ -291,7 +291,7 @@ def test_an_id_with_other_content_is_refused_in_a_book(tmp_path: Path) -> None:
                 async for _ in collector.groups([Task(id="x", prompt="What is 1 + 1?", answer=answer)]):
                     pass
 
-    with pytest.raises(UsageError, match="other content"):
+    with pytest.raises(UsageError, match="different content"):
         asyncio.run(go())
 
 
@@ -343,3 +343,16 @@ def test_a_last_word_that_cannot_be_written_ends_the_stream(tmp_path: Path, monk
 
     with pytest.raises(BookUnwritable, match="No space left"):
         asyncio.run(go())
+
+
+def test_the_samples_of_a_group_go_to_one_replica() -> None:
+    async def go() -> list[set[str]]:
+        async with Endpoint(delay_s=0.05) as a, Endpoint(delay_s=0.05) as b:
+            async with Collector(Sums(), [a.url, b.url], model_name="mock", samples=4, concurrency=8) as collector:
+                assert len([group async for group in collector.groups()]) == 6
+            return [{body["messages"][-1]["content"] for body in endpoint.bodies} for endpoint in (a, b)]
+
+    one, other = asyncio.run(go())
+    assert one
+    assert other
+    assert not one & other

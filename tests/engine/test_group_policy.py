@@ -156,7 +156,7 @@ def test_drawing_is_bounded_and_too_few_is_an_exception() -> None:
             Endpoint() as endpoint,
             Collector(Parity(), endpoint.url, samples=2, equal_rewards="drop") as collector,
         ):
-            with pytest.raises(Shortfall, match="5 groups were wanted and 3 of 6 drawn were fit"):
+            with pytest.raises(Shortfall, match="5 groups were requested, and 3 of 6 collected were usable"):
                 [g async for g in collector.groups(wanted=5, at_most=6)]
             return collector.counts
 

@@ -130,7 +130,7 @@ def test_a_run_goes_on_with_its_own_judge(problems):
 
 
 def test_a_judge_that_nobody_would_ask_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="Sums asks no judge"):
+    with pytest.raises(UsageError, match="Sums uses no judge"):
         run(write_sums(tmp_path), "http://localhost:1/v1", out=tmp_path / "a", judge="http://localhost:1/v1")
     with pytest.raises(UsageError, match="--judge-name x: give --judge URL as well"):
         run("gsm8k", "http://localhost:1/v1", out=tmp_path / "a", judge_name="x")

@@ -112,7 +112,7 @@ def test_an_environment_of_a_blend_may_omit_but_not_contradict() -> None:
 
 
 def test_a_limit_that_needs_a_parameter_refuses_to_omit_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be kept"):
+    with pytest.raises(UsageError, match="cannot be enforced"):
         Request(
             env="gsm8k",
             out=str(tmp_path / "a"),
@@ -147,6 +147,6 @@ def test_a_secret_among_parameters_is_refused_and_not_repeated(
 def test_ordinary_parameters_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "EMPTY")
     schema = {"type": "object", "properties": {"password": {"type": "string"}, "token": {"type": "string"}}}
-    extra = {"max_completion_tokens": 5, "top_k": 2, "logit_bias": {"5": 1}, "stop_token_ids": [1], "user": "EMPTY"}
+    extra = {"max_new_tokens": 5, "top_k": 2, "logit_bias": {"5": 1}, "stop_token_ids": [1], "user": "EMPTY"}
     extra |= {"skip_special_tokens": False, "prompt_cache_key": "a", "response_format": schema, "min_tokens": 3}
     assert Request(env="sums", out="run", sampling=Sampling(extra=extra)).sampling.extra == extra

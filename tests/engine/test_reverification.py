@@ -94,7 +94,7 @@ def test_the_same_verifier_is_one_verifier_whatever_was_scored_again(tmp_path: P
 def test_what_was_begun_for_some_rollouts_does_not_go_on_for_others(tmp_path: Path) -> None:
     first_run(tmp_path)
     again(tmp_path, None, "failed")
-    with pytest.raises(UsageError, match="begun with --only failed: go on with that"):
+    with pytest.raises(UsageError, match="started with --only failed: continue with that"):
         again(tmp_path, None, "all")
 
 
@@ -132,7 +132,7 @@ def test_an_interrupted_reverify_goes_on_and_is_never_resumed_with_a_model(tmp_p
     done = sorted((tmp_path / "b" / "done").iterdir())
     for seal in done[1:]:
         seal.unlink()
-    with pytest.raises(UsageError, match="go on with rollbook reverify"):
+    with pytest.raises(UsageError, match="continue with rollbook reverify"):
         resume(tmp_path / "b", {}, None, SilentDisplay())
     result = again(tmp_path)
     assert (result.report.scored, result.changed) == (20, 0)
@@ -202,7 +202,7 @@ def test_nothing_to_complete_is_said(tmp_path: Path) -> None:
 
     path = first_run(tmp_path)
     asyncio.run(reverify(path, tmp_path / "b", (), "failed", Noting()))
-    assert said == [f"nothing in {path} failed in verification: every rollout stays what it was"]
+    assert said == [f"nothing in {path} failed in verification: no rollout changes"]
 
 
 def test_a_run_of_two_verifiers_is_never_said_to_be_of_one(tmp_path: Path) -> None:

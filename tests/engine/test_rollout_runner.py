@@ -80,7 +80,7 @@ def test_what_the_model_does_wrong_is_told_to_it_and_scored(tmp_path: Path, sour
     assert "Expected `int`, got `str` - at `$.a`" in words[2]
     assert "missing required field `a`" in words[3]
     assert "unknown field `c`" in words[4]
-    assert "no JSON object but a list" in words[5]
+    assert "not a JSON object but a list" in words[5]
     assert words[6:] == ["Error: ValueError: so it is", "Error: KeyError: 'so it is'"]
 
 
@@ -96,7 +96,7 @@ def test_a_long_output_is_cut_where_the_model_can_see_it(tmp_path: Path, source:
     [
         (call("fail", {"how": "lost"}), "tool fail", "ConnectionError: so it is"),
         (call("fail", {"how": "exit"}), "tool fail", "SystemExit: so it is"),
-        (call("thing"), "tool thing", "no JSON"),
+        (call("thing"), "tool thing", "did not return JSON"),
         (call("hang"), "tool hang", "tool hang took longer than 0.5 s"),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
@@ -339,7 +339,8 @@ def test_a_call_that_fails_in_the_middle_is_made_again_and_costs_no_turn() -> No
 def test_a_rollout_stays_on_its_replica_and_every_turn_has_its_version() -> None:
     async def go() -> tuple[list[Rollout], list[Endpoint]]:
         async with Endpoint() as one, Endpoint() as other:
-            async with Collector(Calculator(), [one.url, other.url], samples=8, concurrency=8) as collector:
+            urls = [one.url, other.url]
+            async with Collector(Calculator(), urls, samples=8, concurrency=8, routing="least-loaded") as collector:
                 collector.resume("v7")
                 found = [r async for g in collector.groups() for r in g.rollouts]
             return found, [one, other]

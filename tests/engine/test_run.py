@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rollbook import Shortfall, run, run_async
+from rollbook import Shortfall, plan, run, run_async
 from rollbook.book import Book, read_status, rollouts
 from rollbook.core import Sampling, Settings, derive_seed
 from rollbook.engine.progress import SilentDisplay
@@ -319,3 +320,41 @@ def test_an_async_verifier_that_refuses_to_be_cancelled_fails_alone_and_the_prog
     words = [write_sums(tmp_path, "import asyncio\n" + DEAF), write_script(tmp_path), str(tmp_path / "run")]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
     assert done.stdout == "9 {'verifier_timeout': 1}\n", done.stderr
+
+
+def test_runs_that_start_at_once_without_a_folder_do_not_collide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    env, script = write_sums(tmp_path), write_script(tmp_path)
+
+    async def go() -> list[RunResult]:
+        return await asyncio.gather(*(run_async(env, script, limit=1) for _ in range(3)))
+
+    assert len({result.path for result in asyncio.run(go())}) == 3
+
+
+def test_a_refused_call_leaves_no_folder_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (work := tmp_path / "work").mkdir()
+    monkeypatch.chdir(work)
+    for more in ({"log": ["nothing"]}, {"samples": 0}, {"model_name": "x", "judge": "scripted:none"}):
+        with pytest.raises(UsageError):
+            run(write_sums(tmp_path), "scripted:missing.jsonl", **more)  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        plan("nothing")
+    assert list(work.iterdir()) == []
+
+
+UNLOADABLE = "import os\nif os.environ.get('PLANNER') != str(os.getpid()):\n    raise KeyError('elsewhere')\n" + SUMS
+
+
+def test_a_start_that_fails_before_any_rollout_can_be_tried_again_with_the_same_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANNER", str(os.getpid()))
+    env, script, out = write_sums(tmp_path, UNLOADABLE), write_script(tmp_path), tmp_path / "run"
+    with pytest.raises(UsageError, match=r"did not load: .*elsewhere"):
+        run(env, script, out=out)
+    assert not out.exists()
+    write_sums(tmp_path)
+    assert run(env, script, out=out).report.scored == 10

@@ -124,7 +124,7 @@ def test_an_unknown_task_is_answered_with_those_that_may_be_meant(shop):
 
 
 def test_a_task_that_json_cannot_hold_is_refused(shop):
-    with pytest.raises(UsageError, match="task 'mine' does not fit JSON"):
+    with pytest.raises(UsageError, match="task 'mine' cannot be stored as JSON"):
         score(shop, Task("mine", "?", answer=object()), "1")
 
 

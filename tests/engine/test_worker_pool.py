@@ -47,7 +47,7 @@ class Said:
         self.notes: list[str] = []
         self.seen: list[Progress] = []
 
-    def start(self, total: int) -> None: ...
+    def start(self, total: int, pending: int | None = None) -> None: ...
 
     def update(self, progress: Progress) -> None:
         self.seen.append(progress)

@@ -164,7 +164,7 @@ def test_an_outcome_that_is_no_json_is_the_environments_mistake(tmp_path: Path, 
             await runtime.close_session(session)
 
     broken = source.replace("        return state\n", "        return object()\n")
-    with pytest.raises(RolloutFailed, match="does not fit JSON") as caught:
+    with pytest.raises(RolloutFailed, match="cannot be stored as JSON") as caught:
         with_runtime(tmp_path, work, broken)
     assert (caught.value.kind, caught.value.where) == ("environment_error", "outcome")
     assert life(tmp_path)[1] == Counter({"desk-1": 1})

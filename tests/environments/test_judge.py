@@ -67,7 +67,7 @@ def test_a_judge_that_dies_is_a_judge_error():
 def test_a_judge_that_is_not_there_is_refused():
     with JudgeServer() as server:
         url = server.url
-    with pytest.raises(UsageError, match=r"the judge is not there: .*connection refused"):
+    with pytest.raises(UsageError, match=r"the judge is not reachable: .*connection refused"):
         asyncio.run(JudgeClient(resolve_model([url], "j")[0], Settings(judge_urls=[url], outage_s=0.2)).open())
 
 

@@ -46,10 +46,10 @@ def test_tools_are_used_over_http_with_a_token_and_its_end_is_a_failure(
                 await one.use("hang", {})
         three = await servers.connect()
         assert await three.use("add", {"a": 1}) == "2"
-        with pytest.raises(RolloutFailed, match="is gone") as caught:
+        with pytest.raises(RolloutFailed, match="is not reachable") as caught:
             await three.use("die", {})
         assert caught.value.kind == "environment_error"
-        with pytest.raises(RolloutFailed, match="is gone"):
+        with pytest.raises(RolloutFailed, match="is not reachable"):
             await servers.connect()
         await servers.stop()
 

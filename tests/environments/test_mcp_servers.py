@@ -81,10 +81,10 @@ def test_after_a_call_that_was_late_or_a_server_that_died_newcomers_get_a_new_on
         first_pid = pid_in(await late.use("whoami", {}))
         await late.close()
         assert not alive(first_pid), "the last one out closes the door"
-        with pytest.raises(RolloutFailed, match="is gone: Connection closed") as caught:
+        with pytest.raises(RolloutFailed, match="is not reachable: Connection closed") as caught:
             await second.use("die", {})
         assert caught.value.kind == "environment_error"
-        with pytest.raises(RolloutFailed, match="is gone"):
+        with pytest.raises(RolloutFailed, match="is not reachable"):
             await second.use("add", {"a": 1})
         third = await servers.connect()
         assert await third.use("add", {"a": 3}) == "3"
@@ -112,11 +112,11 @@ def test_tools_that_change_are_an_error_that_names_them(monkeypatch: pytest.Monk
         servers.record_tools(tmp_path / "tools" / "a.json")
         servers.record_tools(tmp_path / "tools" / "a.json")
         monkeypatch.setenv("EXTRA_TOOL", "1")
-        with pytest.raises(RolloutFailed, match="are not what they were: new extra") as caught:
+        with pytest.raises(RolloutFailed, match="have changed: new extra") as caught:
             await servers.connect()
         assert caught.value.kind == "environment_error"
         servers.tools.pop("die")
-        with pytest.raises(UsageError, match="its MCP servers are not what they were: no more die; start a new run"):
+        with pytest.raises(UsageError, match="its MCP servers have changed: no more die; start a new run"):
             servers.record_tools(tmp_path / "tools" / "a.json")
 
     with_servers(work, McpServer(command=COMMAND, env=["EXTRA_TOOL"], per_rollout=True))
@@ -124,7 +124,7 @@ def test_tools_that_change_are_an_error_that_names_them(monkeypatch: pytest.Monk
 
 def test_a_changed_description_is_a_changed_tool() -> None:
     one, other = ([{"function": {"name": "a", "description": words}}] for words in ("x", "y"))
-    assert describe_tool_changes("b", one, other) == "the tools of b are not what they were: another a"
+    assert describe_tool_changes("b", one, other) == "the tools of b have changed: another a"
 
 
 async def nothing(servers: McpServers) -> None:
@@ -134,12 +134,12 @@ async def nothing(servers: McpServers) -> None:
 @pytest.mark.parametrize(
     ("server", "words"),
     [
-        (McpServer(command=["no-such-command"]), "is gone: .*cannot start no-such-command"),
-        (McpServer(command=[sys.executable, "-c", "raise SystemExit('not today')"]), "is gone: .*not today"),
-        (McpServer(command=["true"]), "is gone: "),
+        (McpServer(command=["no-such-command"]), "is not reachable: .*cannot start no-such-command"),
+        (McpServer(command=[sys.executable, "-c", "raise SystemExit('not today')"]), "is not reachable: .*not today"),
+        (McpServer(command=["true"]), "is not reachable: "),
         (McpServer(command=["a"], env=["NO_SUCH_VARIABLE"]), "environment variable NO_SUCH_VARIABLE is not set"),
         (McpServer(url="http://127.0.0.1:9/mcp", token_env="NO_SUCH_VARIABLE"), "NO_SUCH_VARIABLE is not set"),
-        (McpServer(url="http://127.0.0.1:9/mcp"), "http://127.0.0.1:9/mcp is gone: .*connection"),
+        (McpServer(url="http://127.0.0.1:9/mcp"), "http://127.0.0.1:9/mcp is not reachable: .*connection"),
     ],
     ids=["command", "exits", "silent", "variable", "token", "url"],
 )

@@ -92,7 +92,7 @@ def test_a_seat_has_its_own_tools_and_those_of_its_task() -> None:
     ("arguments", "words"),
     [
         ("{", "the arguments of buy_tea are not valid JSON at line 1 column 2"),
-        ("[]", "the arguments of buy_tea are no JSON object but a list"),
+        ("[]", "the arguments of buy_tea are not a JSON object but a list"),
         ("{}", "the arguments of buy_tea do not fit: Object missing required field `count`"),
         ('{"count": "3"}', "the arguments of buy_tea do not fit: Expected `integer`, got `string` - at `$.count`"),
         ('{"count": 0}', "ValueError: none is no purchase"),
@@ -134,7 +134,7 @@ def test_offers_that_raise_fail_the_attempt_and_close_the_state() -> None:
         (None, "returned a NoneType; it must be a list"),
         (["a"], "returned 'a'; each must be"),
         ([{"function": {}}], "each must be"),
-        ([{"function": {"name": "a", "parameters": {"type": "string"}}}], "gives a parameters that are no schema"),
+        ([{"function": {"name": "a", "parameters": {"type": "string"}}}], "gives a parameters that are not the schema"),
     ],
 )
 def test_offers_that_no_model_can_be_shown_are_the_environments_mistake(given: object, words: str) -> None:
@@ -226,7 +226,7 @@ def test_what_cannot_be_carried_out_is_refused() -> None:
             return []
 
     for cls, words in (
-        (Silent, "Silent.offers names tools that nobody carries out; write async def use"),
+        (Silent, "Silent.offers names tools, but nothing runs them; write async def use"),
         (Unasked, "Unasked.use would never be called"),
         (Blocking, "Blocking.use must be async"),
         (Waiting, "Waiting.offers must not be async"),

@@ -118,7 +118,7 @@ def test_a_seed_that_does_not_hold_and_an_end_without_reward_are_failures(
     with pytest.raises(Shortfall):
         run(spec, script, out=tmp_path / "moody")
     assert (
-        "something else than when the run was planned"
+        "differs from the one when the run was planned"
         in lines(tmp_path / "moody")["episode-00000"]["failure"]["message"]
     )
 

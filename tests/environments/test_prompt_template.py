@@ -17,7 +17,7 @@ def test_fields_are_filled_in_and_other_braces_are_left(tmp_path):
 
 def test_a_field_that_a_row_lacks_names_the_row(tmp_path):
     made = template(tmp_path, "{a} {b.c}")
-    with pytest.raises(UsageError, match=r"rows.jsonl:7: no 'b.c', which .*t.txt asks for; it has: a, b"):
+    with pytest.raises(UsageError, match=r"rows.jsonl:7: no 'b.c', which .*t.txt uses; it has: a, b"):
         made.fill({"a": "1", "b": {}}, "rows.jsonl:7")
 
 

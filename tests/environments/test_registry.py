@@ -169,7 +169,7 @@ BROKEN = {
         ("qqqqq:Sums", r"unknown environment 'qqqqq'"),
         (".x:Sums", r"unknown environment '.x'"),
         ("gsm8k:hard", r"gsm8k has no variants"),
-        ("ftp://host:1", r"no installed package speaks ftp://"),
+        ("ftp://host:1", r"no installed package provides ftp://"),
         ("god.py:Sums", r"environment file god.py does not exist; did you mean good.py\?"),
         ("envs/none.py", r"environment file envs/none.py does not exist"),
         ("raises.py:Sums", r"raises.py cannot be imported: ValueError: no good \(raises.py:2\)"),

@@ -61,7 +61,7 @@ class NoSandbox:
         pass
 
     async def __aenter__(self) -> NoSandbox:
-        raise SandboxError("the sandbox did not come up:\nno namespaces here")
+        raise SandboxError("the sandbox did not start:\nno namespaces here")
 
 
 def test_where_there_is_no_sandbox_nothing_is_scored(monkeypatch, tmp_path):
@@ -75,7 +75,7 @@ def test_where_there_is_no_sandbox_nothing_is_scored(monkeypatch, tmp_path):
 
     with pytest.raises(UsageError) as refused:
         asyncio.run(play())
-    said = "environment humaneval cannot start: the sandbox did not come up: no namespaces here"
+    said = "environment humaneval cannot start: the sandbox did not start: no namespaces here"
     assert str(refused.value) == said
 
 

@@ -166,14 +166,14 @@ def test_an_installed_package_is_digested_and_not_copied():
 
 def test_a_pattern_of_data_files_that_matches_nothing_is_named():
     Path("envs/words_s.txt").unlink()
-    with pytest.raises(UsageError, match=r"Sums.files: nothing matches 'words\*.txt' beside envs/sums_s.py"):
+    with pytest.raises(UsageError, match=r"Sums.files: nothing matches 'words\*.txt' next to envs/sums_s.py"):
         plan_snapshot()
 
 
 def test_a_data_file_outside_the_folder_is_refused():
     Path("words_up.txt").touch()
     Path("envs/sums_s.py").write_text(SUMS.replace("words*.txt", "../words_up.txt"))
-    with pytest.raises(UsageError, match=r"lies outside envs"):
+    with pytest.raises(UsageError, match=r"is outside envs"):
         plan_snapshot()
 
 

@@ -73,8 +73,8 @@ def test_no_arguments_at_all_are_an_empty_object() -> None:
     [
         ("{", "not valid JSON at line 1 column 2"),
         ('{"to": {"x": 1}', "line 1 column 16: Expecting ',' delimiter"),
-        ("null", "no JSON object but null"),
-        ('"x"', "no JSON object but a string"),
+        ("null", "not a JSON object but null"),
+        ('"x"', "not a JSON object but a string"),
         ("[" * 100_000, "cannot be read"),
         ('{"to": {"x": NaN}}', "NaN is not JSON"),
         ('{"to": {"x": "1"}}', "Expected `int`, got `str` - at `$.to.x`"),
@@ -94,7 +94,7 @@ def test_what_is_no_text_is_shown_as_json(what: str, text: str) -> None:
 
 
 def test_what_json_cannot_hold_is_the_environments_mistake() -> None:
-    with pytest.raises(RolloutFailed, match="it returned no JSON") as caught:
+    with pytest.raises(RolloutFailed, match="it did not return JSON") as caught:
         use("give", {"what": "object"})
     assert (caught.value.kind, caught.value.where) == ("environment_error", "tool give")
 

@@ -109,7 +109,7 @@ def test_a_client_that_hangs_up_ends_the_call_and_leaves_no_turn() -> None:
 BAD = {
     b"": "the body is not JSON",
     b"{": "the body is not JSON",
-    b"[1]": "the body is no JSON object",
+    b"[1]": "the body is not a JSON object",
     b"\xff\xfe": "the body is not JSON",
     b'{"messages": ' + b"[" * 5000 + b"]" * 5000 + b"}": "",
     b'{"messages": [{"role": "user", "content": "\\ud800"}]}': "the body is not JSON",

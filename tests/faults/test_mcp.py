@@ -88,7 +88,7 @@ def test_what_breaks_fails_its_own_rollout_and_what_the_model_does_wrong_is_told
     assert list(json.loads((run / "tools" / "Own.json").read_text()))[:2] == ["add", "die"]
     resumed = rollbook.run("resume", run, EXTRA_TOOL="1")
     assert resumed.code == 2
-    assert resumed.complaint.endswith("its MCP servers are not what they were: new extra; start a new run")
+    assert resumed.complaint.endswith("its MCP servers have changed: new extra; start a new run")
     assert rollbook.nothing_left(), rollbook.left()
 
 

@@ -1,4 +1,4 @@
-"""A run of a class that is defined in a notebook survives the death of the kernel."""
+"""Notebooks: a run survives the death of the kernel; cells show pictures, tables and errors of one line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import nbformat
+import pytest
+from nbclient import NotebookClient
 
 from support.commands import Commands
 
@@ -71,3 +73,50 @@ def _kill_workers(run: Path) -> None:
     for path in run.glob("workers/*.json"):
         with suppress(ProcessLookupError):
             os.kill(json.loads(path.read_text())["pid"], signal.SIGKILL)
+
+
+SHOWN = (
+    CELLS[0].replace("40", "3"),
+    CELLS[1],
+    'result = rollbook.run(Sums, "scripted:answers.jsonl", out="run", progress=False)\nresult',
+    'rollbook.load("run").plot()',
+    'import matplotlib.pyplot\nrollbook.load("run").plot()',
+    "rollbook.check(Sums)",
+    'rollbook.run("no_such_environment", "scripted:answers.jsonl")',
+    'Sums.verify = lambda self, task, rollout: 0.5\nrollbook.run(Sums, "scripted:answers.jsonl", out="changed")',
+)
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[nbformat.NotebookNode]]:
+    """What each of the cells showed."""
+    folder = tmp_path_factory.mktemp("shown")
+    (folder / "answers.jsonl").write_text('{"answer": "4"}\n')
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(textwrap.dedent(cell)) for cell in SHOWN]
+    resources = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=120, allow_errors=True, resources=resources).execute()
+    return [[out for out in cell.outputs if out.output_type != "stream"] for cell in notebook.cells]
+
+
+def test_a_cell_shows_the_plot_of_a_run_as_a_picture(outputs: list[list[nbformat.NotebookNode]]) -> None:
+    for cell in (3, 4):
+        (shown,) = outputs[cell]
+        assert shown.data["image/png"].startswith("iVBOR")
+
+
+def test_a_cell_shows_a_result_and_the_findings_of_a_check_as_tables(
+    outputs: list[list[nbformat.NotebookNode]],
+) -> None:
+    for cell, text in ((2, "3 of 3 scored"), (5, "Sums: sound, 3 tasks")):
+        (shown,) = outputs[cell]
+        assert "<table>" in shown.data["text/html"]
+        assert text in shown.data["text/plain"]
+
+
+def test_a_cell_shows_an_error_as_one_line(outputs: list[list[nbformat.NotebookNode]]) -> None:
+    for cell, text in ((6, "unknown environment 'no_such_environment'"), (7, "Sums.verify changed after")):
+        (shown,) = outputs[cell]
+        assert len("\n".join(shown.traceback).splitlines()) == 1
+        assert shown.traceback[0].startswith("UsageError: ")
+        assert text in shown.traceback[0]

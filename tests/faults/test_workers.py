@@ -109,7 +109,7 @@ def doubled(rollbook: Commands, run: Path) -> None:
     lines = sum(len(path.read_text().splitlines()) for path in (run / "journals").glob("*.1.jsonl"))
     report = rollbook.run("report", run, "--json").json
     assert report["dropped"] == lines - 24 > 0
-    assert f"{report['dropped']} doubled and dropped" in rollbook.run("report", run).stdout
+    assert f"{report['dropped']} duplicates dropped" in rollbook.run("report", run).stdout
     status = rollbook.run("status", run, "--json").json
     for counts in (report, status, json.loads((run / "metrics.json").read_text())):
         assert_adds_up(counts, 24)

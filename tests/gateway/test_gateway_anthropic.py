@@ -73,9 +73,13 @@ HI = {"messages": [{"role": "user", "content": "hi"}]}
     [
         ({}, "messages is missing or empty"),
         ({"messages": [{"role": "robot", "content": "x"}]}, r"messages\[0\].role is 'robot'"),
-        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\].content is no list"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "'image' cannot be recorded exactly here"),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id is no text"),
+        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\].content is not a list"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "an image needs a source of the type",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "'video' cannot be recorded exactly here"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id is not text"),
         ({**HI, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}, r"tools\[0\] is 'web_search_2025"),
         ({**HI, "tool_choice": {"type": "all"}}, "tool_choice.type is 'all'"),
         ({**HI, "mcp_servers": [{}]}, "mcp_servers is not supported here"),

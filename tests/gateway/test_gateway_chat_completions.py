@@ -61,25 +61,35 @@ def test_sampling_is_what_the_agent_says_and_nothing_else() -> None:
     }
 
 
-IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:..."}}]}
+VIDEO = {"role": "user", "content": [{"type": "video_url", "video_url": {"url": "https://host/a.mp4"}}]}
+
+
+def show(url: str) -> dict:
+    return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         ({}, "messages is missing or empty"),
-        ({"messages": "hi"}, "messages is no list"),
-        ({"messages": ["hi"]}, r"messages\[0\] is no object but 'hi'"),
+        ({"messages": "hi"}, "messages is not a list"),
+        ({"messages": ["hi"]}, r"messages\[0\] is not an object but 'hi'"),
         ({"messages": [{"role": "function", "content": "x"}]}, r"messages\[0\].role is 'function'"),
-        ({"messages": [IMAGE]}, r"messages\[0\].content\[0\]: 'image_url' cannot be recorded exactly here; send text"),
+        ({"messages": [VIDEO]}, r"messages\[0\].content\[0\]: 'video_url' cannot be recorded exactly here; send text"),
+        ({"messages": [show("data:...")]}, r"messages\[0\].content\[0\]: data:.*: write a data URL as data:image/png"),
+        (
+            {"messages": [show("file:/etc/passwd.png")]},
+            "file:/etc/passwd.png: give the data, or a URL",
+        ),
+        ({"messages": [show("/etc/passwd")]}, "/etc/passwd: give the data, or a URL"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"id": "c"}]}]}, "calls no function"),
         ({"messages": [USER], "n": 2}, "n is 2: every call has one answer here"),
         ({"messages": [USER], "functions": [{}]}, "functions is not supported here: give tools"),
         ({"messages": [USER], "top_logprobs": 5}, "top_logprobs is not supported here"),
         ({"messages": [USER], "kv_transfer_params": {"prompt_token_ids": [1]}}, "kv_transfer_params is not supported"),
         ({"messages": [USER], "tools": [{"type": "custom"}]}, r"tools\[0\] is 'custom': only functions"),
-        ({"messages": [USER], "temperature": "hot"}, "temperature is no number but 'hot'"),
-        ({"messages": [USER], "max_tokens": 1.5}, "max_tokens is no whole number"),
+        ({"messages": [USER], "temperature": "hot"}, "temperature is not a number but 'hot'"),
+        ({"messages": [USER], "max_tokens": 1.5}, "max_tokens is not a whole number"),
         ({"messages": [USER], "max_tokens": -1}, "max_tokens is -1: give at least 1"),
     ],
 )

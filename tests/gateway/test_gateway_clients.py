@@ -186,7 +186,7 @@ def test_models_are_listed_for_both() -> None:
             assert [model.id async for model in await other.models.list()] == ["mock"]
 
     record, _ = played(agent)
-    assert record.failure.message == "the rollout ended without asking the model once"
+    assert record.failure.message == "the rollout ended without calling the model"
 
 
 @pytest.mark.model

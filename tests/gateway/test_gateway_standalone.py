@@ -241,3 +241,19 @@ def test_one_that_is_ended_while_another_is_written_down_does_not_end_the_deadli
 
     asyncio.run(main())
     assert len(list(tmp_path.glob("*.json"))) == 3
+
+
+def test_rollouts_of_a_group_go_to_one_replica() -> None:
+    async def main() -> None:
+        async with Endpoint() as a, Endpoint() as b, Gate(a.url, b.url) as gateway:
+            for group in range(6):
+                before = a.counts["chat"], b.counts["chat"]
+                for sample in range(4):
+                    place = await gateway.open(name=f"{group}-{sample}", group=str(group))
+                    assert (await gateway.chat(place, "1 + 1?"))[0] == 200
+                assert sorted((a.counts["chat"] - before[0], b.counts["chat"] - before[1])) == [0, 4]
+            assert min(a.counts["chat"], b.counts["chat"]) > 0
+            status, body = await gateway.manage("POST", json={"group": 7})
+            assert (status, "group is not a text" in body["error"]["message"]) == (400, True)
+
+    asyncio.run(main())

@@ -213,7 +213,7 @@ def test_an_old_run_is_exported_by_the_viewer(name: str, rollbook: Commands) -> 
     done = rollbook.run("view", "run", "--out", "run.html")
     assert done.code == 0, done.stderr
     tasks, played = OLD[name].tasks, OLD[name].played
-    assert f"{tasks} of {tasks} tasks in the table, {played} of {played} played rollouts" in done.stdout
+    assert f"{tasks} of {tasks} tasks in the table, {played} of {played} finished rollouts" in done.stdout
     page = (rollbook.folder / "run.html").read_text()
     ids = [json.loads(line)["id"] for line in (rollbook.folder / "run" / "tasks.jsonl").read_text().splitlines()]
     assert len(ids) == tasks
@@ -252,7 +252,7 @@ def test_an_old_run_is_resumed_extended_verified_again_and_compared(name: str, r
     assert says(rollbook.run("report", "run", "--json"), old.both)
     page = rollbook.run("view", "run", "--out", "run.html")
     assert page.code == 0, page.stderr
-    assert f"{old.both.scored} of {old.both.scored} played rollouts" in page.stdout
+    assert f"{old.both.scored} of {old.both.scored} finished rollouts" in page.stdout
 
 
 @every

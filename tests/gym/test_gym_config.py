@@ -127,8 +127,16 @@ AGENT = "my_sums_agent/responses_api_agents/simple_agent"
         ("query", {"resources_servers": {}}, "query: Gym has another meaning for that name"),
         ("my_sums/resources_servers/other", {}, "my_sums: a server is one of"),
         ("my_sums", {"servers": {}}, "my_sums: a server is one of"),
-        ("policy_model", None, "my_sums_agent: it speaks of responses_api_models policy_model, which is not there"),
-        (f"{AGENT}/resources_server", {"type": "responses_api_models", "name": "my_sums"}, "which is not there"),
+        (
+            "policy_model",
+            None,
+            "my_sums_agent: it refers to responses_api_models policy_model, which is not in the configuration",
+        ),
+        (
+            f"{AGENT}/resources_server",
+            {"type": "responses_api_models", "name": "my_sums"},
+            "which is not in the configuration",
+        ),
         (f"{AGENT}/datasets/0/type", "eval", "my_sums_agent: Invalid enum value 'eval'"),
         (f"{AGENT}/datasets/0/license", None, "my_sums_agent: the dataset my_sums needs a license"),
     ],
@@ -237,7 +245,7 @@ def test_what_does_not_say_what_it_serves_is_not_taken_for_ours(
             _, log = refused.communicate(timeout=60)
         server.shutdown()
     assert refused.returncode == 2
-    assert "another server is there (one that does not say which)" in log
+    assert "another server is there (an unidentified one)" in log
 
 
 class Quiet(SimpleHTTPRequestHandler):

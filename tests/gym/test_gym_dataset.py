@@ -45,15 +45,15 @@ def test_text_alone_is_what_the_user_says(tmp_path):
         ("{", "not JSON"),
         ("[]", "a JSON object is needed"),
         ('{"question": "?"}', "responses_create_params is missing"),
-        ('{"responses_create_params": 3}', "responses_create_params is no object"),
+        ('{"responses_create_params": 3}', "responses_create_params is not an object"),
         ('{"responses_create_params": {}}', "responses_create_params.input is missing or empty"),
         ('{"responses_create_params": {"input": 3}}', "input is neither text nor a list"),
         ('{"responses_create_params": {"input": [{"role": "alien", "content": "x"}]}}', "role 'alien'"),
-        (json.dumps(row("x", [3])), r"tools\[0\] is no object"),
+        (json.dumps(row("x", [3])), r"tools\[0\] is not an object"),
         (json.dumps(row("x", [tool("a b")])), "tools names 'a b'"),
-        (json.dumps(row("x", [tool("verify")])), "a tool called verify would be the server's own route"),
+        (json.dumps(row("x", [tool("verify")])), "a tool called verify has the name of a route of the server"),
         (json.dumps(row("x", [tool("a"), tool("a")])), "tools names 'a'"),
-        (json.dumps(row("x", _ng_task_index="3")), "_ng_task_index is no whole number"),
+        (json.dumps(row("x", _ng_task_index="3")), "_ng_task_index is not a whole number"),
     ],
 )
 def test_a_row_that_cannot_be_asked_is_named_by_file_line_and_reason(tmp_path, line, message):
@@ -76,12 +76,12 @@ def test_sampling_of_a_rows_own_is_told_once_and_does_not_count(tmp_path):
     notes = []
     plan(request, load_run_environments(request), ModelSpec("m"), say=notes.append)
     assert len(notes) == 2
-    assert "what counts is --temperature, --max-tokens of this run" in notes[0]
+    assert "--temperature, --max-tokens of this run is used instead" in notes[0]
     assert "ask for reasoning_effort" in notes[1]
 
 
 def test_an_item_that_no_chat_completion_can_say_is_refused_by_its_line(tmp_path):
     searched = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
     path = write_rows(tmp_path / "rows.jsonl", row("a"), {"responses_create_params": {"input": [searched]}})
-    with pytest.raises(UsageError, match=r"rows\.jsonl:2: .*a web_search_call cannot be said in chat completions"):
+    with pytest.raises(UsageError, match=r"rows\.jsonl:2: .*a web_search_call cannot be expressed in chat completions"):
         tasks(path)

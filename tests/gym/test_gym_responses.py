@@ -70,7 +70,7 @@ def test_uncounted_turns_share_one_sum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "message"), [(None, "response is no object"), ({}, "response.output is no list of items")]
+    ("value", "message"), [(None, "response is not an object"), ({}, "response.output is not a list of items")]
 )
 def test_a_wrong_response_is_named(value: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -71,16 +71,19 @@ def test_a_row_without_a_name_is_called_after_what_it_asks() -> None:
     ("row", "message"),
     [
         ({}, "responses_create_params is missing"),
-        ({"responses_create_params": []}, "responses_create_params is no object"),
+        ({"responses_create_params": []}, "responses_create_params is not an object"),
         ({"responses_create_params": {}}, "responses_create_params.input is missing"),
-        ({"responses_create_params": {"input": [3]}}, r"responses_create_params.input\[0\] is no object"),
-        ({"responses_create_params": {"input": "x", "tools": {}}, "verifier_metadata": 3}, "verifier_metadata is no"),
-        ({"responses_create_params": {"input": "x", "tools": "f"}}, "responses_create_params.tools is no list"),
-        ({"responses_create_params": {"input": "x", "temperature": "hot"}}, "temperature is no number"),
-        ({"responses_create_params": {"input": "x", "max_output_tokens": 1.5}}, "max_output_tokens is no whole number"),
+        ({"responses_create_params": {"input": [3]}}, r"responses_create_params.input\[0\] is not an object"),
+        ({"responses_create_params": {"input": "x", "tools": {}}, "verifier_metadata": 3}, "verifier_metadata is not"),
+        ({"responses_create_params": {"input": "x", "tools": "f"}}, "responses_create_params.tools is not a list"),
+        ({"responses_create_params": {"input": "x", "temperature": "hot"}}, "temperature is not a number"),
+        (
+            {"responses_create_params": {"input": "x", "max_output_tokens": 1.5}},
+            "max_output_tokens is not a whole number",
+        ),
         ({"responses_create_params": {"input": "x", "stream": True}}, "stream is not supported"),
         ({"responses_create_params": {"input": "x", "metadata": {"extra_body": "{"}}}, "extra_body is not JSON"),
-        ({"responses_create_params": {"input": "x", "metadata": {"extra_body": "[]"}}}, "extra_body is no object"),
+        ({"responses_create_params": {"input": "x", "metadata": {"extra_body": "[]"}}}, "extra_body is not an object"),
     ],
 )
 def test_a_wrong_row_is_named(row: dict[str, object], message: str) -> None:

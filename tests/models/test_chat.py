@@ -69,7 +69,7 @@ def test_the_only_served_name_is_taken() -> None:
 @pytest.mark.parametrize(
     ("names", "name", "says"),
     [
-        (("a", "b"), "", "serves a, b; say which"),
+        (("a", "b"), "", "serves a, b; choose the model with --model-name"),
         (("org/tiny-8b",), "tiny-8b", "did you mean org/tiny-8b"),
         ((), "x", "only nothing"),
     ],

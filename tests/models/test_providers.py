@@ -73,7 +73,7 @@ def test_a_base_url_from_the_environment_is_used(monkeypatch: pytest.MonkeyPatch
         ("claude-9", "did you mean anthropic/claude-9"),
         ("opnai/gpt-5", "did you mean openai/gpt-5"),
         ("Qwen/Qwen3-8B", "openai/ anthropic/ gemini/ openrouter/ together/ azure/ ollama/ vllm/ sglang/"),
-        ("openai/", "say which model after openai/"),
+        ("openai/", "name the model after openai/"),
         ("localhost:8000", "give one like http://host:8000/v1"),
         ("localhost:8000/v1", "give one like http://host:8000/v1"),
     ],

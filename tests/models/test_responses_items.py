@@ -148,10 +148,10 @@ def test_tokens_end_a_message() -> None:
 @pytest.mark.parametrize(
     ("item", "problem"),
     [
-        ("text", "input[0] is no object"),
+        ("text", "input[0] is not an object"),
         ({}, "input[0] has neither a type nor a role"),
-        ({"type": 5, "role": "user", "content": "x"}, "input[0]: its type is no text but 5"),
-        ({"type": ["message"], "role": "user"}, "input[0]: its type is no text but ['message']"),
+        ({"type": 5, "role": "user", "content": "x"}, "input[0]: its type is not text but 5"),
+        ({"type": ["message"], "role": "user"}, "input[0]: its type is not text but ['message']"),
         ({"role": "user", "content": [{"type": ["x"]}]}, "input[0]: content is neither text nor a list of parts"),
         ({"role": "assistant", "content": [{"type": 3}]}, "input[0]: content is neither text nor a list of parts"),
         ({"role": "robot", "content": "x"}, "input[0]: role 'robot'"),
@@ -161,7 +161,7 @@ def test_tokens_end_a_message() -> None:
         ({"type": "function_call", "call_id": "c", "name": "f"}, "input[0]: a function_call needs its arguments"),
         ({"type": "function_call_output", "output": "x"}, "input[0]: a function_call_output needs its call_id"),
         ({"type": "function_call_output", "call_id": "c", "output": 3}, "input[0]: output is neither"),
-        ({"type": "reasoning", "summary": "x"}, "input[0]: summary is no list of parts"),
+        ({"type": "reasoning", "summary": "x"}, "input[0]: summary is not a list of parts"),
         ({"role": "assistant", "content": "x", "prompt_token_ids": [1]}, "input[0]: prompt_token_ids"),
         (
             {

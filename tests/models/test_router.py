@@ -10,7 +10,7 @@ import pytest
 
 from rollbook.core import Message, ModelSpec, Sampling, Settings
 from rollbook.errors import EndpointDown, RolloutFailed
-from rollbook.models import router
+from rollbook.models import replica_choice, router
 from rollbook.models.chat import ChatModel
 from support.endpoint import Endpoint
 
@@ -67,13 +67,13 @@ def test_a_rollout_stays_on_its_replica() -> None:
 
 
 def test_the_memory_of_rollouts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "STICKY", 5)
+    monkeypatch.setattr(replica_choice, "MAX_REMEMBERED", 5)
 
     async def main() -> None:
         async with Endpoint() as a, Endpoint() as b, opened(a, b) as model:
             await outcomes(model, 20)
             assert model._router is not None
-            assert len(model._router._sticky) == 5
+            assert len(model._router._chooser._by_rollout) == 5
 
     asyncio.run(main())
 

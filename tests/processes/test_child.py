@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -75,6 +76,19 @@ def test_a_finished_child_leaves_no_descriptor_and_no_zombie() -> None:
 
     assert not Path(f"/proc/{asyncio.run(main())}").exists()
     assert open_fds() == before
+
+
+def test_the_end_of_a_child_is_noticed_although_its_log_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def main() -> Child:
+        monkeypatch.setattr(os, "pread", fail)
+        child = Child(python("print('lost', flush=True)"))
+        assert await child.wait(30) == 0
+        return child
+
+    assert asyncio.run(main()).log_tail() == "its log cannot be read: Input/output error"
 
 
 def test_the_log_holds_both_streams_and_its_tail_stays_readable(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_child_that_only_closes_its_pipe_is_waited_for_until_it_ends() -> None
 
 def test_what_is_not_json_is_refused() -> None:
     code = "import os; os.write(int(os.environ['ROLLBOOK_READY_FD']), b'ready!\\n')"
-    with pytest.raises(ChildFailed, match="not JSON"):
+    with pytest.raises(ChildFailed, match="invalid JSON"):
         asyncio.run(start_ready(command(code), timeout_s=30))
 
 

@@ -193,7 +193,7 @@ def test_a_journal_that_was_changed_is_read_and_refused_in_spite_of_what_is_kept
     numbers(book.path)
     journal = book.path / "journals" / "v.1.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b'"reward":0.', b'"reward":1.', 1))
-    with pytest.raises(BookError, match="is not what was sealed"):
+    with pytest.raises(BookError, match="differs from what was sealed"):
         numbers(book.path)
     journal.unlink()
     with pytest.raises(BookError, match="is missing"):

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import tracemalloc
 
 import polars
 import pytest
@@ -14,6 +15,8 @@ from rollbook.book import rollouts
 from rollbook.reports import run_tables
 from rollbook.reports.run_tables import CACHE_FILE
 from support.sample_runs import Pen, fill, make, rollout
+
+MB = 1 << 20
 
 
 @pytest.fixture
@@ -104,6 +107,40 @@ def test_failures_are_those_of_the_report(run):
     assert {(task, sample) for task, sample, _ in run.failures()} == missing
 
 
+@pytest.mark.parametrize(
+    ("iterate", "count"),
+    [(lambda run: run.rollouts(), 900), (lambda run: run.groups(), 250), (lambda run: run.failures(), 100)],
+    ids=["rollouts", "groups", "failures"],
+)
+def test_a_big_run_is_read_while_it_is_iterated(wordy, iterate, count):
+    tracemalloc.start()
+    try:
+        found = iterate(rollbook.load(wordy))
+        first = next(found)
+        assert first
+        assert sum(1 for _ in found) == count - 1
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    journals = sum(path.stat().st_size for path in (wordy / "journals").iterdir())
+    assert journals > 40 * MB
+    assert peak < 16 * MB
+
+
+@pytest.fixture(scope="module")
+def wordy(tmp_path_factory):
+    """A run of 250 tasks x 4 with 50 KB of text in each rollout, a tenth of which failed."""
+    path = tmp_path_factory.mktemp("wordy") / "run"
+    pen = Pen(make(path, tasks=250, samples=4))
+    for row in range(250):
+        for sample in range(4):
+            failed = (4 * row + sample) % 10 == 0
+            each = rollout(pen.book, row, sample, failure="verifier_error" if failed else "")
+            each.messages = [*each.messages, rollbook.Message("user", "x" * 50_000)]
+            pen.fail(each, final=True) if failed else pen.score(each)
+    return path
+
+
 def test_a_failure_of_a_key_that_was_scored_later_is_none(tmp_path):
     pen = Pen(make(tmp_path / "run", tasks=2, samples=1))
     pen.fail(rollout(pen.book, 0, 0, failure="model_timeout"), final=True)
@@ -130,6 +167,32 @@ def test_the_plot_draws_pass_at_k_rewards_and_tokens(run, tmp_path):
     assert list(line.get_ydata()) == [run.report.overall.pass_at[k] for k in sorted(run.report.overall.pass_at)]
     figure.savefig(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+def test_a_notebook_can_show_the_plot(run):
+    assert run.plot()._repr_png_().startswith(b"\x89PNG")
+
+
+def test_results_and_reports_show_two_short_lines_and_a_table(run):
+    result = rollbook.RunResult(run.path, run.report)
+    assert repr(result) == f"RunResult({str(run.path)!r}): {run.report.describe()}"
+    for shown in (result, run.report):
+        assert len(repr(shown).splitlines()) == 2
+        assert f"{run.report.scored} of 80 scored" in repr(shown)
+        assert "<table>" in shown._repr_html_()
+
+
+def test_the_repr_of_a_run_that_is_gone_or_damaged_says_so_and_does_not_raise(run, tmp_path):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(run.path, damaged)
+    loaded = rollbook.load(damaged)
+    (damaged / "tasks.jsonl").write_text("<b>no tasks</b>\n")
+    shutil.rmtree(run.path)
+    for each in (run, loaded):
+        assert repr(each).startswith(f"Run({str(each.path)!r}): cannot be read: ")
+        assert len(repr(each).splitlines()) == 1
+        assert "cannot be read" in each._repr_html_()
+        assert "<b>" not in each._repr_html_()
 
 
 def test_an_unknown_table_is_named_with_those_that_exist(run):
@@ -179,6 +242,13 @@ def test_a_line_that_is_appended_after_the_cache_is_in_the_next_table(cached):
     row, sample = list(loaded._data.scored.missing_keys())[-1]
     Pen(loaded.book, "desk-2-00000000").score(rollout(loaded.book, row, sample))
     assert len(rollbook.load(cached).to_arrow()) == before + 1
+
+
+@pytest.mark.parametrize("folder", ["leases", "done"])
+def test_another_lease_or_seal_makes_the_cache_stale(cached, folder):
+    before = run_tables.describe_state(rollbook.load(cached).book)
+    (cached / folder / "00099.json").write_text("{}")
+    assert run_tables.describe_state(rollbook.load(cached).book) != before
 
 
 def test_a_line_that_is_appended_while_the_run_is_read_does_not_spoil_the_cache(run, monkeypatch):

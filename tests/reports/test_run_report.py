@@ -1,4 +1,4 @@
-"""What a report rests on: several environments, a run that goes on, directories of one run."""
+"""What a report rests on: several environments, a run in progress, directories of one run."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_other_runs_and_other_tasks_are_not_merged(tmp_path: Path) -> None:
     other = make_book(tmp_path / "other")
     tasks = (other.path / "tasks.jsonl").read_text()
     (other.path / "tasks.jsonl").write_text(tasks.replace("What is 1", "What was 1"))
-    with pytest.raises(UsageError, match="other tasks"):
+    with pytest.raises(UsageError, match="different tasks"):
         open_shards([one.path, other.path])
 
 

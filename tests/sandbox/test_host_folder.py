@@ -111,7 +111,7 @@ def test_a_program_there_cannot_be_started_and_a_file_has_its_limit(box: Sandbox
 
 def test_it_is_one_sessions_at_a_time(box: Sandbox, tmp_path: Path) -> None:
     with box.session(folder=tmp_path) as first:
-        with pytest.raises(UsageError, match="another session has it"), box.session(folder=tmp_path):
+        with pytest.raises(UsageError, match="another session uses it"), box.session(folder=tmp_path):
             pass
         assert first.run_sync("1").status == "ok"
     with box.session(folder=tmp_path) as next_one:
@@ -122,22 +122,22 @@ def test_it_is_one_sessions_at_a_time(box: Sandbox, tmp_path: Path) -> None:
     ("path", "words"),
     [
         ("/proc/self", "symbolic link"),
-        ("/proc", "the system's"),
-        ("/proc/1", "the system's"),
-        ("/sys/fs/cgroup", "the system's"),
-        ("/", "the system's"),
-        ("/etc", "the system's"),
-        ("/usr/share", "the system's"),
-        ("/tmp", "the system's"),
-        ("/tmp/../etc", "the system's"),
-        ("/dev", "the system's"),
+        ("/proc", "belongs to the system"),
+        ("/proc/1", "belongs to the system"),
+        ("/sys/fs/cgroup", "belongs to the system"),
+        ("/", "belongs to the system"),
+        ("/etc", "belongs to the system"),
+        ("/usr/share", "belongs to the system"),
+        ("/tmp", "belongs to the system"),
+        ("/tmp/../etc", "belongs to the system"),
+        ("/dev", "belongs to the system"),
         ("relative", "absolute path"),
         ("", "absolute path"),
         ("/no\0where", "absolute path"),
         ("/nowhere/at/all", "No such file"),
         (__file__, "Not a directory"),
-        (str(Path(kernel.__file__).parent), "this package lies there"),
-        (str(Path(kernel.__file__).parents[2]), "this package lies there"),
+        (str(Path(kernel.__file__).parent), "this package is in it"),
+        (str(Path(kernel.__file__).parents[2]), "this package is in it"),
     ],
 )
 def test_what_no_session_may_have_is_a_clear_mistake(box: Sandbox, path: str, words: str) -> None:
@@ -149,7 +149,7 @@ def test_what_no_session_may_have_is_a_clear_mistake(box: Sandbox, path: str, wo
 
 def test_a_file_system_that_is_the_kernel_itself_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("rollbook.sandbox.isolation._filesystem_type", lambda handle: "proc")
-    with pytest.raises(UsageError, match="the system's"):
+    with pytest.raises(UsageError, match="belongs to the system"):
         HostFolder(str(tmp_path))
 
 
@@ -167,7 +167,7 @@ def test_a_folder_that_was_exchanged_meanwhile_is_not_mounted(tmp_path: Path) ->
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     meant = os.open(tmp_path / "one", os.O_RDONLY)
-    with pytest.raises(kernel.Unsupported, match="another folder has that name"):
+    with pytest.raises(kernel.Unsupported, match="another folder now has that name"):
         filesystem.make_detached_mount(str(tmp_path / "two"), meant, None)
     os.close(meant)
 
@@ -231,7 +231,7 @@ def test_where_owners_cannot_be_shifted_it_is_refused(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(kernel, "mount_setattr", fail)
     monkeypatch.setattr(filesystem, "make_user_namespace", lambda owner, uid: os.open("/dev/null", os.O_RDONLY))
-    with pytest.raises(kernel.Unsupported, match="does not let another user own it"):
+    with pytest.raises(kernel.Unsupported, match="does not allow a temporary change of its owner"):
         filesystem.shift_owner(os.open(tmp_path, os.O_RDONLY), 1)
 
 
@@ -247,9 +247,9 @@ def test_folders_of_two_sessions_do_not_lie_in_one_another(tmp_path: Path) -> No
     (one / "deep").mkdir(parents=True)
     two.mkdir()
     first, beside = HostFolder(str(one)), HostFolder(str(two))
-    with pytest.raises(UsageError, match="has it or a part of it"):
+    with pytest.raises(UsageError, match="uses it or a part of it"):
         HostFolder(str(one / "deep"))
-    with pytest.raises(UsageError, match="has it or a part of it"):
+    with pytest.raises(UsageError, match="uses it or a part of it"):
         HostFolder(str(tmp_path))
     first.close()
     HostFolder(str(one / "deep")).close()

@@ -46,7 +46,7 @@ def test_without_namespaces_nothing_less_is_taken_unasked(weak: tuple[str, Restr
         "try:\n    with Sandbox({}): return 'opened'\nexcept Exception as e: return str(e)"
     )
     refusal = weak[1].do(body.format("size=1"))
-    assert "namespaces: the sandbox did not come up: PermissionError: [Errno 1] unshare" in str(refusal)
+    assert "namespaces: the sandbox did not start: PermissionError: [Errno 1] unshare" in str(refusal)
     assert "allow_weaker=True" in str(refusal)
     assert "unshare" in str(weak[1].do(body.format("size=1, require='full'")))
 
@@ -111,7 +111,7 @@ def test_root_without_privileges_is_an_ordinary_user_but_for_the_count_of_proces
         result = there.run("open('a', 'w').write('x')\n6 * 7")
         assert (result.status, result.value) == ("ok", "42")
         assert {"pid", "mount", "network", "ipc", "user", "no process limit"} <= set(result.isolation)
-        assert "nobody counts its processes" in there.run("1", limits=Limits(processes=2)).stderr
+        assert "its processes cannot be counted" in there.run("1", limits=Limits(processes=2)).stderr
         assert there.run(
             "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,)).start()"
         ).status in (
@@ -156,6 +156,6 @@ def test_the_proof_finds_what_is_open() -> None:
     )
     assert "read /etc/passwd" in done.stdout, done.stderr
     assert "open a network socket" in done.stdout
-    assert "do without a filter" in done.stdout
-    assert "see an environment" in done.stdout
+    assert "run without a filter" in done.stdout
+    assert "see environment variables" in done.stdout
     Path("/tmp/rollbook-proof").unlink(missing_ok=True)

@@ -38,9 +38,9 @@ def test_without_namespaces_nobody_has_several_processes() -> None:
 
 
 def test_what_was_asked_for_must_make_sense(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match='the one thing to require is "full"'):
+    with pytest.raises(UsageError, match='only "full" can be required'):
         make_requirements("most", None)
-    with pytest.raises(UsageError, match="one or the other"):
+    with pytest.raises(UsageError, match="give one of them"):
         make_requirements("full", True)
     assert not make_requirements(None, None).allow_weaker
     monkeypatch.setenv(WEAKER_ENV, "1")

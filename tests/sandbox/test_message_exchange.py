@@ -101,7 +101,7 @@ def test_two_guests_speak_over_a_line_of_their_own(launcher: GuestLauncher) -> N
 def test_a_role_that_nobody_wrote_is_the_sandboxs_failure(launcher: GuestLauncher) -> None:
     guest = launcher.launch("nobody", LIMITS)
     try:
-        with pytest.raises(SandboxError, match="walls could not be put up"):
+        with pytest.raises(SandboxError, match="isolation could not be set up"):
             guest.wait_until_started(LIMITS)
     finally:
         guest.close()

@@ -43,8 +43,8 @@ def test_limits_are_numbers_that_the_kernel_can_count_with(bad: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("files", "complaint"),
     [
-        ({"a": b"", "a/b": b""}, "file name 'a': another file lies in it as in a folder"),
-        ({"a/b/c": b"", "a/b": b""}, "file name 'a/b': another file"),
+        ({"a": b"", "a/b": b""}, "file name 'a': it is also the folder of another file"),
+        ({"a/b/c": b"", "a/b": b""}, "file name 'a/b': it is also the folder of another file"),
         ({".": b""}, "stays in the folder"),
         ({"a/../../b": b""}, "stays in the folder"),
         ({"a/": b""}, "stays in the folder"),
@@ -53,7 +53,7 @@ def test_limits_are_numbers_that_the_kernel_can_count_with(bad: dict[str, Any]) 
         ({"\ud800": b""}, "cannot be written as UTF-8"),
         ({5: b""}, "file name: give a text"),
         ({"a": "x"}, "file 'a': give its content as bytes, not str"),
-        ({"a": bytes(2 << 20)}, "files: 1 of 2.0 MB; the folder takes files_mb=1"),
+        ({"a": bytes(2 << 20)}, "files: 1 of 2.0 MB; the folder holds at most files_mb=1"),
         ({str(n): b"x" for n in range(300)}, "files: 300 of 1.2 MB"),
         (["a"], "files: give names and contents"),
     ],

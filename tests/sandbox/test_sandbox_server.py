@@ -131,7 +131,7 @@ def test_when_the_sandbox_itself_has_no_room_one_more_is_to_come_again(path: str
 def test_a_malformed_request_is_the_clients(body: bytes) -> None:
     ((status, said),) = asked(("/run", body))
     assert status == 400
-    assert said["error"].startswith("the request is not as it should be")
+    assert said["error"].startswith("the request is invalid")
 
 
 def test_a_body_without_end_is_cut_off() -> None:

@@ -120,7 +120,7 @@ GOES_ON: dict[str, tuple[str, str, Callable[[Result], Any]]] = {
         "deep = []\nfor _ in range(100_000): deep = [deep]\ndeep",
         lambda r: r.error and r.error.type == "RecursionError",
     ),
-    "a repr that is no text": ("error", "class A:\n  def __repr__(self): return 5\nA()", lambda r: r.value is None),
+    "a repr that is not text": ("error", "class A:\n  def __repr__(self): return 5\nA()", lambda r: r.value is None),
     "a repr that is a text of its own kind": (
         "ok",
         "class S(str):\n  def __getitem__(self, n): return 'x' * 10**9\n  __str__ = __getitem__\n"

@@ -93,7 +93,7 @@ def test_a_bucket_of_the_users_own_is_not_overwritten_but_that_of_an_earlier_cho
     wish = CurateOptions(buckets=Buckets.parse("mean:0,0.5,1"))
     earlier = curate([encode({"id": "a", "mean": 0.2, "bucket": "[0.25, 1e+06]"})], wish)
     assert [decode(line)["bucket"] for line in earlier.lines] == ["[0, 0.5)"]
-    with pytest.raises(UsageError, match="row 'a' has a field 'bucket' of its own"):
+    with pytest.raises(UsageError, match="row 'a' already has a field 'bucket'"):
         curate([encode({"id": "a", "mean": 0.2, "bucket": "mine"})], wish)
 
 

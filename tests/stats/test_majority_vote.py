@@ -192,3 +192,10 @@ def test_tables_are_as_wide_as_their_own_tasks_and_not_as_the_widest():
 
 def test_no_tasks_have_no_votes():
     assert maj_at_k(Ballots(*(np.zeros(0, np.int64) for _ in range(5))), [1])[1].values.tolist() == []
+
+
+@pytest.mark.parametrize(("n", "fits"), [(900, True), (1030, False), (1100, False)])
+def test_more_choices_than_a_float_holds_are_not_counted_exactly(n: int, fits: bool) -> None:
+    counts, silent = np.array([[n // 2, n - n // 2]]), np.array([0])
+    assert np.isfinite(majority_vote.estimate_steps(counts, silent, n // 2))[0] == fits
+    assert (comb(n, n // 2) < 1e300) == fits

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbook.stats import majority_vote
-from rollbook.stats.columns import NO_ANSWER, TaskStats, make_columns
+from rollbook.stats.columns import NO_ANSWER, TaskStats, TextIds, make_columns
 from rollbook.stats.metrics import TaskProfile
 
 rollouts = st.lists(
@@ -115,3 +115,9 @@ def test_a_task_of_an_environment_without_answers_has_no_majority_numbers():
     found = dict(TaskProfile(held, ["w", "x"], groups=np.array([0, 1])).rows({}, range(2)))
     assert (found[0]["maj@2"], found[1]["maj@1"], found[1]["maj@2"]) == (0.5, None, None)
     assert found[1]["pass@2"] == 1.0
+
+
+def test_texts_are_numbered_in_order_and_none_has_no_text() -> None:
+    ids = TextIds({None: NO_ANSWER})
+    assert [ids[text] for text in ("b", "a", None, "b")] == [0, 1, NO_ANSWER, 0]
+    assert ids.texts == ["b", "a"]

@@ -27,7 +27,7 @@ def all_keys(run: Path) -> set[Key]:
 
 
 def assert_complete(run: Path) -> None:
-    """Every key is scored exactly once: none lost, none doubled, none that was not asked for."""
+    """Every key is scored exactly once: none lost, none doubled, none that was not requested."""
     assert scored_keys(run) == Counter(all_keys(run))
 
 

@@ -165,6 +165,11 @@ class Served:
         self.port, self._control = said["port"], f"http://127.0.0.1:{said['control']}"
 
     @property
+    def is_running(self) -> bool:
+        """Whether its process runs."""
+        return self._popen.poll() is None
+
+    @property
     def url(self) -> str:
         """What goes behind -m."""
         return f"http://127.0.0.1:{self.port}/v1"

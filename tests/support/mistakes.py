@@ -127,8 +127,8 @@ ENVIRONMENTS = (
     Mistake(f"run gsm8 {MODEL}", ("unknown environment 'gsm8'", "did you mean gsm8k?")),
     Mistake(f"run GSM8K {MODEL}", ("did you mean gsm8k?",)),
     Mistake(
-        f"run mmlu {MODEL}",
-        ("unknown environment 'mmlu'", "--data FILE", "docs/environments.md", "rollbook envs"),
+        f"run hellaswag {MODEL}",
+        ("unknown environment 'hellaswag'", "--data FILE", "docs/environments.md", "rollbook envs"),
         ("http", "gym+agent", "workplace"),
     ),
     Mistake(f"run gsm8k,humaneval {MODEL}", ("gsm8k,humaneval", "blend", "docs/blends.md")),
@@ -202,6 +202,7 @@ FILES = (
     Mistake(f"run sums.py:Sums {MODEL} --save-config typo.yaml", ("typo.yaml", "exists")),
     Mistake("run sums.py:Sums -m https://me:sesame@host/v1 --save-config new.yaml", ("--model", "secret"), ("sesame",)),
     Mistake("envs gsm9k", ("did you mean gsm8k?",)),
+    Mistake("envs mmlu --catalogue", ("--catalogue", "rollbook envs mmlu")),
     Mistake("envs --data bad.jsonl", ("--data", "name the environment")),
     Mistake("compare runs/one runs/one plain.txt", ("plain.txt is not a run directory",)),
 )
@@ -231,6 +232,9 @@ ENDPOINTS = (
     Mistake(f"{SERVED}/ok/v1 --header api-key=NO_SUCH_VARIABLE", ("NO_SUCH_VARIABLE",)),
     Mistake(f"{SERVED}/ok/v1 --header api-key", ("NAME=ENV_VAR",)),
     Mistake(f"{SERVED}/ok/v1 --max-cost 1", ("--max-cost", "--price")),
+    Mistake(f"{SERVED}/ok/v1 --order longest", ("--order longest", "profile:RUN")),
+    Mistake(f"{SERVED}/ok/v1 --order profile:runs/none", ("runs/none is not a run directory",)),
+    Mistake(f"{SERVED}/ok/v1 --routing random", ("--routing random", "affinity and least-loaded")),
     Mistake(f"{SERVED}/ok/v1 --price cheap", ("--price cheap", "in=")),
     Mistake(
         "run math --data sums.jsonl -o new -m {server}/ok/v1 --judge {server}/401/v1",

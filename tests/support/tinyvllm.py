@@ -18,8 +18,9 @@ ROOT = Path(__file__).parents[2]
 MAKER = ROOT / "tests/e2e/vllm/tinymodel.py"
 START_S, MAKE_S = 900, 900
 PYTHON = os.environ.get("ROLLBOOK_VLLM_PYTHON", sys.executable)
-ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0", "HF_HUB_OFFLINE": "1"}
+ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
 FLAGS = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "32"]
+TELLING = ["--enable-prompt-tokens-details"]
 WHOLE_PROMPTS = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"]
 """On the processor this vLLM dies of a request with a seed whose prompt is taken in pieces."""
 
@@ -49,17 +50,18 @@ def tiny_model():
 class Server:
     """A vLLM process."""
 
-    def __init__(self, model, log):
+    def __init__(self, model, log, core=0):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.root, self.log = f"http://127.0.0.1:{port}", log
         command = ["nice", PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
         command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port)]
-        command += [*FLAGS, *WHOLE_PROMPTS, *PARSERS, *PROCESSED]
+        command += [*FLAGS, *TELLING, *WHOLE_PROMPTS, *PARSERS, *PROCESSED]
+        env = os.environ | ENGINE | {"VLLM_CPU_OMP_THREADS_BIND": str(core)}
         with open(log, "wb") as said:
             self._process = subprocess.Popen(
-                command, stdout=said, stderr=said, env=os.environ | ENGINE, start_new_session=True, cwd=log.parent
+                command, stdout=said, stderr=said, env=env, start_new_session=True, cwd=log.parent
             )
 
     @property
@@ -89,6 +91,13 @@ class Server:
         except ProcessLookupError:
             pass
         self._process.wait(60)
+
+    def cached_tokens(self):
+        """How many tokens of prompts it has found in its prefix cache, and how many it has looked for."""
+        with urllib.request.urlopen(f"{self.root}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        names = ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
+        return tuple(sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)) for name in names)
 
     def ask(self, path, body):
         """The answer to a request that no client of ours makes."""

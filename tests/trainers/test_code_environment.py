@@ -164,7 +164,7 @@ def test_a_working_dir_that_cannot_be_had_is_the_error_of_that_sample_alone(env,
 def test_a_working_dir_is_one_samples_alone_and_stays_what_it_was(env, tmp_path):
     one, other = Talk(env, working_dir=str(tmp_path)), Talk(env, working_dir=str(tmp_path))
     assert one.run("1") == "1"
-    assert "another session has it or a part of it; give every session a folder of its own" in other.run("1")
+    assert "another session uses it or a part of it; give every session a folder of its own" in other.run("1")
     one.metadata["working_dir"] = "/elsewhere"
     assert f"error[refused]: metadata working_dir=/elsewhere: the session works in {tmp_path}" in one.run("1")
     del one.metadata["working_dir"]

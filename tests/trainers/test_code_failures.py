@@ -141,7 +141,7 @@ def test_time_may_change_from_turn_to_turn_and_memory_may_not(env):
     talk.metadata["timeout_seconds"] = 3
     assert talk.run("sum(range(10**7)) > 0") == "True"
     talk.metadata["memory_limit_bytes"] = 64 * MIB
-    assert "began with 128 MiB and keeps them" in talk.run("x")
+    assert "the session has 128 MiB, and its limit cannot change" in talk.run("x")
     del talk.metadata["memory_limit_bytes"]
     assert talk.run("x") == "1"
 

@@ -102,7 +102,7 @@ def test_two_samples_with_one_id_are_found_out(sessions):
 def test_memory_does_not_change_in_the_middle(sessions):
     table, _ = sessions()
     use(table, "a")
-    with pytest.raises(SampleRefused, match="began with 64 MiB and keeps them, 128 MiB cannot be had"):
+    with pytest.raises(SampleRefused, match="the session has 64 MiB, and its limit cannot change to 128 MiB"):
         table.claim(asking("a", memory_mb=128))
     use(table, "a")
 

@@ -216,7 +216,7 @@ def test_its_own_test_of_the_code_environment_passes_with_ours(pytestconfig: pyt
 
 def test_a_name_is_registered_once_and_again_but_not_for_another_environment() -> None:
     assert register("rollbook_again") == register("rollbook_again") == "rollbook_again"
-    with pytest.raises(UsageError, match=r"NeMo RL knows math as nemo_rl\.environments"):
+    with pytest.raises(UsageError, match=r"NeMo RL has math registered as nemo_rl\.environments"):
         register("math")
 
 

@@ -89,5 +89,5 @@ def test_what_trl_cannot_do_is_refused(shop: str, tmp_path: Path) -> None:
     path = tmp_path / "talk_env.py"
     replies = "    def reply(self, task, rollout, state):\n        return None\n\n    def open"
     path.write_text(SHOP.replace("    def open", replies).replace("Shop", "Talk"))
-    with pytest.raises(UsageError, match="speaks back; use Rollouts"):
+    with pytest.raises(UsageError, match="replies to the model; use Rollouts"):
         Environments(f"{path}:Talk")

@@ -129,11 +129,11 @@ def test_tasks_are_found_by_what_a_dataset_makes_of_their_prompts() -> None:
     as_datasets_hold_it = [{**message, "tool_calls": None, "name": None} for message in prompts.rows()[0]["prompt"]]
     assert prompts.find_by_prompt(as_datasets_hold_it) is task
     assert prompts.find_by_prompt("Ho").id == "b"
-    with pytest.raises(UsageError, match="a prompt of no task"):
+    with pytest.raises(UsageError, match="this prompt belongs to no task"):
         prompts.find_by_prompt("He")
     with pytest.raises(UsageError, match="no task is called 'c'"):
         prompts.find_by_id("c")
-    with pytest.raises(UsageError, match="one prompt and two answers"):
+    with pytest.raises(UsageError, match="the same prompt but other answers"):
         PromptIndex([Task("a", "?", answer="1"), Task("b", "?", answer="2")])
 
 

@@ -24,8 +24,8 @@ def submit(folder: Path, name: str, **variables: str) -> subprocess.CompletedPro
     ("name", "variables", "error"),
     [
         ("maths", {}, "no example is called maths"),
-        ("math", {"ROWS": "x"}, "say which model: export MODEL="),
-        ("math", {"MODEL": "x"}, "say where the rows are: export ROWS="),
+        ("math", {"ROWS": "x"}, "name the model: export MODEL="),
+        ("math", {"MODEL": "x"}, "name the folder of the rows: export ROWS="),
         ("math", {"MODEL": "x", "ROWS": "/nowhere"}, "/nowhere/train.jsonl is not there"),
     ],
 )

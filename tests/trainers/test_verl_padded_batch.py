@@ -76,7 +76,7 @@ def test_a_forked_rollout_is_the_sequence_it_ended_with_and_the_rest_is_counted(
 def test_a_rollout_that_sampled_nothing_is_refused_because_its_row_would_be_made_up() -> None:
     rollout = played([1], [2], reward=0.5)
     rollout.turns = [Turn(finish_reason="context_length")]
-    with pytest.raises(UsageError, match=r"t#0 failed \(no_tokens: .* verl's V0 has no place for it"):
+    with pytest.raises(UsageError, match=r"t#0 failed \(no_tokens: .* verl's V0 cannot represent it"):
         pad_batch([sample_of(rollout)], PAD, 2, 3)
 
 

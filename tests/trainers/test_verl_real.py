@@ -437,5 +437,5 @@ def test_another_verl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert config_module.check_verl().startswith("0.9.")
     monkeypatch.setattr(config_module, "version", lambda _: "0.8.0")
-    with pytest.raises(UsageError, match=r"verl 0.8.0 is installed, and this works with 0.9"):
+    with pytest.raises(UsageError, match=r"verl 0.8.0 is installed, but Rollbook works with 0.9"):
         config_module.check_verl()

@@ -6,7 +6,7 @@ import typer
 
 from rollbook.cli import build_app
 from rollbook.cli.run_commands import make_request
-from rollbook.core import AgentSpec, Limits, ModelSpec, Sampling, Settings
+from rollbook.core import AgentSpec, Limits, ModelSpec, RoleSettings, RoleSpec, Sampling, Settings
 from rollbook.viewer.rollout_pages import make_replay_command
 from support.sample_runs import make
 
@@ -102,3 +102,15 @@ def test_the_command_line_reads_what_the_manifest_says(book):
 def test_a_judge_whose_address_is_not_known_is_still_asked_for(book):
     assert asked(words(book, judge=ModelSpec("judge-70b"))).judge == ["URL"]
     assert asked(words(book, judge=None)).judge == []
+
+
+def test_the_roles_are_given_as_they_were(book):
+    book.open_round(Settings(urls=["http://a/v1"], roles={"user": RoleSettings(urls=["http://u/v1"], key_env="KEY")}))
+    roles = {
+        "user": RoleSpec(ModelSpec("actor"), {"temperature": 0.5, "stop": "END"}),
+        "rival": RoleSpec(ModelSpec("r")),
+    }
+    assert asked(words(book, roles=roles)).settings.roles == {
+        "user": RoleSettings(["http://u/v1"], "actor", {"temperature": 0.5, "stop": "END"}, "KEY"),
+        "rival": RoleSettings(["URL"], "r"),
+    }

@@ -59,7 +59,11 @@ def test_it_has_everything_the_numbers_have(book: Book) -> None:
     assert numbers["environments"]["Sums"]["pass@1_interval"] == list(report.overall.pass_interval or ())
     assert numbers["missing"][0] == ["t3", 0, "verifier_error: <script>alert(1)</script>"]
     assert run["run"] == "run"
-    assert run["notes"] == ["@1 rests on 3 of 4 tasks", "@2 rests on 3 of 4 tasks", "@3 rests on 3 of 4 tasks"]
+    assert run["notes"] == [
+        "@1 is computed from 3 of 4 tasks",
+        "@2 is computed from 3 of 4 tasks",
+        "@3 is computed from 3 of 4 tasks",
+    ]
 
 
 def test_every_environment_has_its_charts_and_its_slowest_tasks(book: Book) -> None:
@@ -77,7 +81,7 @@ def test_every_environment_has_its_charts_and_its_slowest_tasks(book: Book) -> N
 
 def test_numbers_are_those_of_the_report_that_was_asked_for(book: Book) -> None:
     run = shown(page_of(book, ks=[2], threshold=0.5))
-    assert "a rollout passes from a reward of 0.5" in run["notes"]
+    assert "a rollout passes with a reward of at least 0.5" in run["notes"]
     assert [point["k"] for point in run["sections"][0]["curve"]] == [2]
     assert run["report"]["overall"]["threshold"] == 0.5
 

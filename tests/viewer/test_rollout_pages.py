@@ -60,12 +60,12 @@ def test_a_failed_rollout_shows_its_last_try_and_has_no_reward(tried):
 
 def test_a_pending_rollout_has_no_line(tried):
     assert make_rollout_page(tried, 0, 1, None)["raw"] is None
-    with pytest.raises(UsageError, match="not been played"):
+    with pytest.raises(UsageError, match="has not run yet"):
         make_token_page(tried, 0, 1, None, 0, 0)
 
 
 def test_what_was_not_asked_for_is_refused(tried):
-    with pytest.raises(UsageError, match="was not asked for"):
+    with pytest.raises(UsageError, match="was not requested"):
         make_rollout_page(tried, 0, 9, None)
     with pytest.raises(UsageError, match="2 failed tries"):
         make_rollout_page(tried, 0, 0, 2)

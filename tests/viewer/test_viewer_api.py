@@ -93,7 +93,7 @@ def test_what_cannot_be_answered_is_one_line(served):
     status, _, body = served.ask("/api/tasks?run=baseline&keep=meen")
     assert (status, "did you mean mean" in json.loads(body)["error"]) == (400, True)
     status, _, body = served.ask("/api/task?run=baseline")
-    assert json.loads(body) == {"error": "the request does not say which task"}
+    assert json.loads(body) == {"error": "the request names no task"}
 
 
 def test_a_search_streams_its_progress_and_ends(served):

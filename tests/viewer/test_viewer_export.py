@@ -16,7 +16,7 @@ def held_in(text):
 def test_one_file_holds_the_run(runs, tmp_path):
     said = export_run(RunFolder(runs / "baseline"), tmp_path / "run.html")
     data = held_in((tmp_path / "run.html").read_text())
-    assert "48 of 48 played rollouts" in said
+    assert "48 of 48 finished rollouts" in said
     assert "Left out: 6 failed tries" in said
     assert set(data["rollouts"]) == {f"area-{i}" for i in range(12)}
     assert data["tokens"]["area-6"]["0"][1]["sequences"][1]["fork"]
@@ -56,7 +56,7 @@ def test_a_folder_of_runs_is_not_one_run(runs, tmp_path):
 def test_a_run_that_was_never_played_holds_no_rollouts(tmp_path):
     make(tmp_path / "run", tasks=3, samples=20)
     data = collect_data("run", CachedRun(tmp_path / "run").take_snapshot())
-    assert data["left"].startswith("3 of 3 tasks in the table, 0 of 0 played rollouts. Left out: nothing.")
+    assert data["left"].startswith("3 of 3 tasks in the table, 0 of 0 finished rollouts. Left out: nothing.")
 
 
 def test_everything_that_is_left_out_is_named(tmp_path, monkeypatch):
@@ -68,7 +68,7 @@ def test_everything_that_is_left_out_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("rollbook.viewer.rollout_pages.MAX_TOKENS", 10)
     monkeypatch.setattr("rollbook.viewer.export.MAX_TOKENS", 10)
     left = collect_data("run", CachedRun(tmp_path / "run").take_snapshot())["left"]
-    assert "2 of 2 played rollouts" in left
+    assert "2 of 2 finished rollouts" in left
     assert "4 samples after the first 64 of a task" in left
     assert "2 failed tries at rollouts that were tried again" in left
     assert "the tokens of 1 sequences after their first 10" in left

@@ -10,16 +10,23 @@ from rollbook._exports import export_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.agents.agent import Agent, EnvironmentAccess, choose_agent
-    from rollbook.agents.program import Program, check_agent_unchanged, make_program, resolve_agent
+    from rollbook.agents.agent_choice import check_agent_unchanged, make_agent, resolve_agent
+    from rollbook.agents.container_program import ContainerProgram
+    from rollbook.agents.program import Program
+    from rollbook.agents.reference_agents import REFERENCE_AGENTS, Nop, Oracle
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
+    "REFERENCE_AGENTS",
     "Agent",
+    "ContainerProgram",
     "EnvironmentAccess",
+    "Nop",
+    "Oracle",
     "Program",
     "check_agent_unchanged",
     "choose_agent",
-    "make_program",
+    "make_agent",
     "resolve_agent",
 ]

@@ -48,10 +48,13 @@ MAX_CALLS = 64
 """Calls of one message that are executed; further calls get an error that names this bound."""
 
 
+SHOWN_BY_TOOLS = "The tools returned:"
+
+
 class ToolLoop:
     """Asks, executes the calls of the answer in their order, and asks again; an answer without calls is the last.
 
-    The model's mistakes (an unknown tool, broken arguments) are reported to it and are no failure. `stop_repeats` ends
+    The model's mistakes (an unknown tool, broken arguments) are reported to it, not failures. `stop_repeats` ends
     the conversation when the same calls come that many times in a row. A task without tools gets one answer.
     """
 
@@ -74,6 +77,10 @@ class ToolLoop:
             for number, call in enumerate(calls):
                 result = await self._run_call(call, number, environment)
                 rollout.messages = [*rollout.messages, Message("tool", result, tool_call_id=call.id)]
+            shown = environment.take_shown() if isinstance(environment, LoopSession) else []
+            if shown:  # in a message of the user: most servers take only text in the results of tools
+                lead: JSON = {"type": "text", "text": SHOWN_BY_TOOLS}
+                rollout.messages = [*rollout.messages, Message("user", [lead, *shown])]
 
     async def _take_turn(self, rollout: Rollout, ask: AskModel, environment: EnvironmentAccess) -> list[ToolCall]:
         completion = await self._form.ask(ask, rollout.messages, environment.tools)
@@ -85,7 +92,7 @@ class ToolLoop:
         name = call.function.name
         known = [tool["function"]["name"] for tool in environment.tools]
         if number >= MAX_CALLS:
-            return f"Error: not carried out; at most {MAX_CALLS} calls of one message are"
+            return f"Error: not run: one message may have at most {MAX_CALLS} calls"
         if not name:
             return self._form.explain_misread(call.function.arguments)
         if name not in known:

@@ -1,7 +1,7 @@
 """An outside program as an agent: any command that asks a model over HTTP, recorded call by call.
 
 The program gets the model's address and the task in environment variables. It runs in a folder of its own, as long as
-the rollout may take, and ends with everything it started. It is trusted like its user: this is no sandbox. The gateway
+the rollout may take, and ends with everything it started. It is trusted like its user, not sandboxed. The gateway
 that serves the model is in a higher layer and is found by entry point.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rollbook.agents.agent import EnvironmentAccess
-from rollbook.core import AgentSpec, EnvironmentSpec, Message, Rollout, encode_pretty
+from rollbook.core import Message, Rollout, encode_pretty
 from rollbook.errors import ChildFailed, ContextFull, LimitReached, RolloutFailed, UsageError
 from rollbook.models import AskModel
 from rollbook.processes import Child, module_argv
@@ -40,7 +40,7 @@ MERGE_OUTPUTS = ("/bin/sh", "-c", 'exec "$@" 2>&1', "sh")
 """Merges both outputs of a command into one stream, which is read as it comes: none of it accumulates on a disk."""
 
 TAIL_LINES, TAIL_CHARS = 20, 1500
-"""Lines and characters of the output's end: it says most, and a failure's message is cut there."""
+"""Lines and characters of the output's end: the end is the most informative part; a failure's message is cut to it."""
 
 SIGNAL_EXIT_BASE = 128
 _READ_BYTES = 1 << 16
@@ -90,7 +90,7 @@ class Program:
         """Run the program from start to end, however it ends."""
         if environment.tools:
             raise UsageError(f"{self!r} cannot call the tools of {rollout.task.env}: leave the agent out")
-        gateway = self._gateway or _load_gateway()
+        gateway = self._gateway or load_gateway()
         async with _temporary_folder() as folder, gateway.open(rollout, ask) as endpoint:
             run = _ProgramProcess(self.command, folder, _make_environ(rollout, folder, endpoint.url, self._hidden))
             code = await run.wait(endpoint)
@@ -99,7 +99,7 @@ class Program:
             except (ContextFull, LimitReached):
                 _read_answer(rollout, folder / "answer")
                 raise
-            _check_exit(code, run.output_tail(), endpoint.calls)
+            check_program_exit(code, run.output_tail(), endpoint.calls)
             _read_answer(rollout, folder / "answer")
 
 
@@ -159,7 +159,7 @@ class _ProgramProcess:
         return code
 
     async def _drain(self) -> None:
-        """Read its output: a pipe that nobody reads would block the program."""
+        """Read its output: an unread pipe would block the program."""
         with suppress(ConnectionError):
             while self._append_output(await asyncio.get_running_loop().sock_recv(self._ours, _READ_BYTES)):
                 continue
@@ -174,12 +174,12 @@ class _ProgramProcess:
         return "\n".join(text.splitlines()[-TAIL_LINES:])[-TAIL_CHARS:]
 
 
-def _check_exit(code: int, output: str, calls: int) -> None:
+def check_program_exit(code: int, output: str, calls: int) -> None:
     """Fail if the program failed or never called the model, whatever was recorded."""
     if code:
-        raise RolloutFailed("agent_error", WHERE, f"{_describe_exit(code)}: {output or 'it said nothing'}")
+        raise RolloutFailed("agent_error", WHERE, f"{_describe_exit(code)}: {output or 'it printed nothing'}")
     if not calls:
-        raise RolloutFailed("agent_error", WHERE, f"it ended without asking the model once{output and f': {output}'}")
+        raise RolloutFailed("agent_error", WHERE, f"it ended without calling the model{output and f': {output}'}")
 
 
 def _describe_exit(code: int) -> str:
@@ -197,7 +197,7 @@ def _read_answer(rollout: Rollout, path: Path) -> None:
     except OSError as error:
         raise RolloutFailed("agent_error", WHERE, f"{ANSWER_VARIABLE}: {error.strerror}") from None
     if raw is None:
-        raise RolloutFailed("agent_error", WHERE, f"{ANSWER_VARIABLE} is no file of at most {ANSWER_LIMIT} bytes")
+        raise RolloutFailed("agent_error", WHERE, f"{ANSWER_VARIABLE} is not a file of at most {ANSWER_LIMIT} bytes")
     answer = Message("assistant", raw.decode(errors="replace"), name="program")
     rollout.messages = [*rollout.messages, answer]
 
@@ -206,20 +206,27 @@ def _make_environ(rollout: Rollout, folder: Path, url: str, hidden: frozenset[st
     """Return the program's variables: all of ours, with our gateway in place of real endpoints and keys."""
     task = {"id": rollout.task.id, "sample": rollout.sample, "prompt": rollout.task.prompt}
     (folder / "task.json").write_bytes(encode_pretty({**task, "messages": rollout.task.messages}))
-    key = "rollbook"
     environ = {name: value for name, value in os.environ.items() if name not in hidden | {"ANTHROPIC_AUTH_TOKEN"}}
     no_proxy = ",".join(filter(None, (environ.get("NO_PROXY") or environ.get("no_proxy"), _LOOPBACK)))
     return {
         **environ,
+        **make_gateway_variables(url),
+        "NO_PROXY": no_proxy,
+        "no_proxy": no_proxy,
+        TASK_VARIABLE: str(folder / "task.json"),
+        ANSWER_VARIABLE: str(folder / "answer"),
+    }
+
+
+def make_gateway_variables(url: str) -> dict[str, str]:
+    """Return the variables by which clients of models find the gateway."""
+    key = "rollbook"
+    return {
         "OPENAI_BASE_URL": f"{url}/v1",
         "OPENAI_API_BASE": f"{url}/v1",
         "OPENAI_API_KEY": key,
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": key,
-        "NO_PROXY": no_proxy,
-        "no_proxy": no_proxy,
-        TASK_VARIABLE: str(folder / "task.json"),
-        ANSWER_VARIABLE: str(folder / "answer"),
     }
 
 
@@ -251,41 +258,9 @@ def hash_command_files(words: Sequence[str]) -> str:
 
 
 @cache
-def _load_gateway() -> ModelGateway:
+def load_gateway() -> ModelGateway:
+    """Return the gateway that is installed."""
     for entry in entry_points(group=GATEWAY_GROUP, name="local"):
         gateway: ModelGateway = entry.load()()
         return gateway
     raise UsageError("no gateway is installed: install rollbook again")
-
-
-def resolve_agent(agent: str, environments: Mapping[str, EnvironmentSpec]) -> AgentSpec | None:
-    """Return what a run stores of `--agent`; UsageError if a program cannot run these environments."""
-    if not agent:
-        return None
-    if not agent.startswith(PROGRAM_PREFIX):
-        raise UsageError(
-            f"--agent {agent}: write {PROGRAM_PREFIX}COMMAND, as in --agent '{PROGRAM_PREFIX}python agent.py'"
-        )
-    for name, spec in environments.items():
-        if reason := _explain_no_program(spec):
-            raise UsageError(f"--agent {agent}: {name} {reason}, which only an agent of ours can meet; leave it out")
-    words = resolve_command(agent.removeprefix(PROGRAM_PREFIX))
-    return AgentSpec(words, hash_command_files(words))
-
-
-def _explain_no_program(spec: EnvironmentSpec) -> str:
-    if spec.plays:
-        return "plays its rollouts itself"
-    return "has tools" if spec.tools or spec.offers else "speaks back" if spec.replies else ""
-
-
-def check_agent_unchanged(spec: AgentSpec | None) -> None:
-    """Refuse to continue a run with another program than it was planned with."""
-    if spec is not None and hash_command_files(spec.command) != spec.digest:
-        files = ", ".join(word for word in spec.command if word.startswith("/"))
-        raise UsageError(f"--agent: {files} was edited since the run was planned, or is gone: start a new run")
-
-
-def make_program(spec: AgentSpec | None, hidden: Collection[str]) -> Program | None:
-    """Return the program of a run, with these variables hidden from it; None if environments use their own agents."""
-    return None if spec is None else Program(spec.command, hidden=hidden)

@@ -9,7 +9,8 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.book.book import Book, BookDraft, missing_run_error, refuse_occupied, refuse_url
+    from rollbook.book.book import Book, BookDraft, missing_run_error, refuse_occupied, refuse_url, remove_unused_run
+    from rollbook.book.claim_order import TaskLengths, find_lengths, open_ordered_round, open_profile, write_lengths
     from rollbook.book.claims import (
         MAX_WORKER_DEATHS,
         REFRESH_S,
@@ -67,10 +68,16 @@ if TYPE_CHECKING:
         read_whole_lines,
     )
     from rollbook.book.leases import Leases, PeerMonitor, WorkerMonitor
+    from rollbook.book.media import (
+        MEDIA_FOLDER,
+        MediaStore,
+        list_media,
+        read_files_into,
+    )
     from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
     from rollbook.book.status import GroupStatus, RunStatus, has_pending, name_state, read_exact_status, read_status
     from rollbook.book.task_groups import TaskGroups, is_reported_by_field
-    from rollbook.book.tasks import TaskFile, read_rows
+    from rollbook.book.tasks import TaskFile, read_rows, store_task_media
     from rollbook.book.token_counts import SpentTokens
     from rollbook.book.verification import Damage, RunVerification, verify_run
 else:
@@ -79,6 +86,7 @@ else:
 __all__ = [
     "HEARTBEAT_S",
     "MAX_WORKER_DEATHS",
+    "MEDIA_FOLDER",
     "REFRESH_S",
     "Book",
     "BookDraft",
@@ -101,6 +109,7 @@ __all__ = [
     "LineIndex",
     "LineReader",
     "LineRules",
+    "MediaStore",
     "PeerMonitor",
     "RunStatus",
     "RunVerification",
@@ -110,10 +119,12 @@ __all__ = [
     "SpentTokens",
     "TaskFile",
     "TaskGroups",
+    "TaskLengths",
     "WorkerGone",
     "WorkerMonitor",
     "count_workers",
     "explain_disk_errors",
+    "find_lengths",
     "find_reopened_kinds",
     "has_pending",
     "is_closed",
@@ -122,6 +133,7 @@ __all__ = [
     "is_still_final",
     "iterate_parts",
     "list_journals",
+    "list_media",
     "lock_run",
     "make_presence",
     "make_unwritable",
@@ -129,8 +141,11 @@ __all__ = [
     "name_state",
     "next_heartbeat_s",
     "number_damaged_lines",
+    "open_ordered_round",
+    "open_profile",
     "publish_worker_gone",
     "read_exact_status",
+    "read_files_into",
     "read_line_before",
     "read_line_blocks",
     "read_presences",
@@ -140,14 +155,17 @@ __all__ = [
     "read_whole_lines",
     "refuse_occupied",
     "refuse_url",
+    "remove_unused_run",
     "rollouts",
     "sidecar_path",
+    "store_task_media",
     "sync_folder",
     "unplanned_key_error",
     "verify_run",
     "worker_of_journal",
     "write_atomically",
     "write_heartbeat",
+    "write_lengths",
     "write_new",
     "write_seals",
 ]

@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -18,8 +18,9 @@ from typing import TypeVar
 import msgspec
 
 from rollbook.book.durable_files import DISK_ERRORS, advise_on_disk, lock_run, sync_folder, write_atomically, write_new
+from rollbook.book.media import MEDIA_FOLDER, MediaStore
 from rollbook.book.seals import measure_extent
-from rollbook.book.tasks import TaskFile, write_tasks
+from rollbook.book.tasks import TaskFile, read_rows, store_task_media, write_tasks
 from rollbook.core import (
     JSON_ERRORS,
     SCHEMA_VERSION,
@@ -31,6 +32,7 @@ from rollbook.core import (
     Settings,
     Task,
     encode_pretty,
+    find_unknown_rules,
     make_part,
 )
 from rollbook.errors import BookError, BookUnwritable, UsageError
@@ -78,14 +80,20 @@ class BookDraft:
             except OSError:  # another run is in it by now
                 return
 
-    def add_tasks(self, tasks: Iterable[Task], env: str) -> int:
-        """Append an environment's tasks; return how many there were."""
-        return write_tasks(self._tasks, tasks, env, self._task_ids)
+    def add_tasks(self, tasks: Iterable[Task], env: str, roots: Sequence[Path] = ()) -> int:
+        """Append an environment's tasks; return how many there were. Their images are read from below `roots`."""
+        return write_tasks(self._tasks, tasks, env, self._task_ids, MediaStore(self.folder), roots)
 
     def copy_tasks(self, book: Book) -> None:
         """Copy another book's tasks unchanged."""
+        MediaStore(self.folder).copy_from(book.path)
         with open(book.path / "tasks.jsonl", "rb") as file:
             shutil.copyfileobj(file, self._tasks)
+
+    def read_rows(self) -> dict[str, int]:
+        """Return task id to row."""
+        self._tasks.flush()
+        return read_rows(self.folder / "tasks.jsonl", len(self._task_ids))
 
     def finish(self, manifest: Manifest, parts: list[Part], first_settings: Settings | None = None) -> Book:
         """Write run.json and plan.json, open the first round if its settings are given, and rename into place."""
@@ -109,6 +117,14 @@ class BookDraft:
             raise
         sync_folder(self.path.parent)
         return Book(self.path)
+
+
+def describe_round_damage(path: Path, found: Round) -> str:
+    """Return what is wrong with a round: its number and its rules decide which failures count as final."""
+    if found.number != int(path.stem):
+        return f"it is round {found.number} by its content"
+    unknown = find_unknown_rules(found.settings.retry)
+    return f"{unknown[0]!r} is not a rule of --retry" if unknown else ""
 
 
 def unwritable_error(path: Path, error: OSError) -> UsageError:
@@ -141,6 +157,19 @@ def refuse_url(path: str | Path, option: str = "") -> None:
 
 _URL_START = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL).fullmatch
 """A scheme has two letters or more; a single one is a drive of Windows."""
+
+
+RUN_FILES = frozenset(("run.json", "plan.json", "tasks.jsonl", "source", "logs", MEDIA_FOLDER, *FOLDERS))
+
+
+def remove_unused_run(path: Path) -> None:
+    """Remove a run directory in which no rollout was recorded, so that a start can be tried again with the same path.
+
+    It stays if anything else is in it.
+    """
+    used = any(journal.stat().st_size for journal in (path / "journals").iterdir())
+    if not used and {each.name for each in path.iterdir()} <= RUN_FILES:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def refuse_occupied(path: Path) -> None:
@@ -178,6 +207,7 @@ class Book:
         self.path = Path(path)
         if not (self.path / "run.json").is_file():
             raise missing_run_error(self.path)
+        self.media = MediaStore(self.path)
         self.manifest = self._read_json("run.json", Manifest)
         if not 1 <= self.manifest.schema <= SCHEMA_VERSION:
             raise BookError(
@@ -212,8 +242,10 @@ class Book:
 
     def load_plan(self) -> None:
         """Read the plan; call again after it may have been extended."""
-        self.plan = self._read_json("plan.json", Plan)
-        self.chunks = Chunks(self.plan)
+        plan = self._read_json("plan.json", Plan)
+        if problem := plan.describe_damage():
+            raise BookError(f"{self.path / 'plan.json'}: {problem}; restore it from a copy of the run")
+        self.plan, self.chunks = plan, Chunks(plan)
 
     def _read_json(self, name: str, struct_type: type[T]) -> T:
         try:
@@ -225,8 +257,14 @@ class Book:
 
     def rounds(self) -> list[Round]:
         """Return every round (start) of this run, oldest first."""
-        names = sorted(p.name for p in (self.path / "rounds").glob("[0-9]*.json"))
-        return [self._read_json(f"rounds/{name}", Round) for name in names]
+        paths = sorted((self.path / "rounds").glob("[0-9]*.json"))
+        return [self._read_round(path) for path in paths]
+
+    def _read_round(self, path: Path) -> Round:
+        found = self._read_json(f"rounds/{path.name}", Round)
+        if problem := describe_round_damage(path, found):
+            raise BookError(f"{path}: {problem}; restore it from a copy of the run")
+        return found
 
     def open_round(self, settings: Settings) -> Round:
         """Record a new round with its settings."""
@@ -267,14 +305,16 @@ class Book:
         """Append tasks (a Collector's stream); return their range of rows."""
         first = len(self.tasks)
         with open(self.path / "tasks.jsonl", "ab") as file:
-            write_tasks(file, tasks, env, set(self.tasks.rows))
+            write_tasks(file, tasks, env, set(self.tasks.rows), self.media)
             file.flush()
             os.fsync(file.fileno())
         self.tasks.refresh()
         return first, len(self.tasks)
 
-    def request_samples(self, tasks: list[Task], env: str, samples: int) -> None:
+    def request_samples(self, tasks: list[Task], env: str, samples: int, roots: Sequence[Path] = ()) -> None:
         """Request `samples` of each task: new tasks are appended; a known task gets samples it has not had."""
+        for task in tasks:
+            store_task_media(task, self.media, roots)
         with lock_run(self.path):  # against `extend`, and against an abandoned thread of this process
             self.load_plan()
             self._request_samples(tasks, env, samples)
@@ -304,7 +344,8 @@ class Book:
         """Add the samples below `samples` that are not planned yet; return how many keys that adds."""
         with lock_run(self.path):
             self.load_plan()
-            parts = [make_part(tasks, gap, workers) for tasks, gap in find_missing_samples(self.plan.parts, samples)]
+            missing = find_missing_samples(self.plan.parts, samples)
+            parts = [make_part(tasks, gap, workers, ordered=True) for tasks, gap in missing]
             if parts:
                 self.add_parts(parts)
         return sum(p.keys for p in parts)
@@ -313,7 +354,7 @@ class Book:
 def check_same_task(known: Task, task: Task) -> None:
     """Refuse another task under an id that is in use: its scores would be attributed to the wrong task."""
     if (known.messages, known.answer, known.fields) != (task.messages, task.answer, task.fields):
-        raise UsageError(f"task {task.id!r} was asked before with other content: give it another id")
+        raise UsageError(f"task {task.id!r} is already in the run with different content: give it another id")
 
 
 def find_missing_samples(parts: list[Part], samples: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:

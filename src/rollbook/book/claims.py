@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from rollbook.book.book import Book
+from rollbook.book.claim_order import read_lengths
 from rollbook.book.counted_lines import FailedLineHeader, KeyMap, ScoredLineHeader, counted_limit, is_still_final
 from rollbook.book.heartbeats import (
     count_workers,
@@ -182,6 +183,8 @@ class Claim(msgspec.Struct):
 class ChunkClaimer:
     """Claims chunks for a worker: those of dead workers first, then fresh ones in order, then other free ones.
 
+    The order is that of the plan, or the longest tasks first where lengths are known (`claim_order`).
+
     It reads the disk, so it is called in a thread, one call at a time; `release` and `seal` may come any time.
     """
 
@@ -209,6 +212,9 @@ class ChunkClaimer:
         self._rounds = book.rounds()
         self._first = len(self._rounds) == 1
         self._order = book.chunks.interleave_parts() if len(book.manifest.environments) > 1 else None
+        self._lengths = read_lengths(book.path, round_.number)
+        if self._lengths is not None:
+            self._order = self._lengths.order_chunks(book.chunks, self._order)
         self._refresh()
 
     def _refresh_if_due(self) -> bool:
@@ -248,7 +254,7 @@ class ChunkClaimer:
             self.leases.refresh()  # all workers read of a death; most find that another was faster
         while self._left_behind:
             number, (worker, epoch) = self._left_behind.popitem()
-            # Read once more: since then it may have shown that it lives, and gone on with its chunk.
+            # Read once more: since then it may have sent a heartbeat, and continued its chunk.
             is_left = self.leases.epochs.get(number) == epoch and number in self._read_chunks_left(worker)
             if is_left and (claim := self._claim_open(number, epoch + 1)):
                 return claim
@@ -263,7 +269,7 @@ class ChunkClaimer:
                 self._left_behind[number] = worker, epoch
 
     def _read_chunks_left(self, worker: str) -> dict[int, int]:
-        """Return the chunks that a worker left when it was gone; none if it has shown since that it lives."""
+        """Return the chunks that a worker left when it was gone; none if it has sent a heartbeat since."""
         notice, presence = read_worker_gone(self._book.path, worker), read_presence(self._book.path, worker)
         return notice.chunks if notice and (presence is None or presence.counter == notice.counter) else {}
 
@@ -282,9 +288,10 @@ class ChunkClaimer:
     def _claim_orphan(self) -> Claim | None:
         gone: dict[str, bool] = {}
         self._pause = max(REFRESH_S, count_workers(self._book.path) / REFRESHES_PER_S)
-        for number in self.open_chunks():
+        open_chunks = set(self.open_chunks())
+        for number in self._order or range(len(self._book.chunks)):
             epoch = self.leases.epochs.get(number, 0)
-            if number in self._owned or not self._is_free(number, epoch, gone):
+            if number not in open_chunks or number in self._owned or not self._is_free(number, epoch, gone):
                 continue
             if claim := self._claim_open(number, epoch + 1):
                 self._refreshed_at = -math.inf  # the same worker may have left more
@@ -330,6 +337,8 @@ class ChunkClaimer:
                 claim.failed[past.failed] = claim.failed.get(past.failed, 0) + 1
             else:
                 claim.todo.append((*key, past))
+        if (lengths := self._lengths) is not None:
+            claim.todo.sort(key=lambda key: -lengths.length(key[0]))
         claim.keys_left = len(claim.todo)
         return claim
 

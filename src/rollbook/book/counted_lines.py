@@ -22,7 +22,19 @@ from rollbook.book.book import Book
 from rollbook.book.json_lines import NO_LIMIT, LineReader, count_lines, malformed_line_error
 from rollbook.book.leases import Leases
 from rollbook.book.seals import SealedExtents, Seals
-from rollbook.core import JSON_ERRORS, FailedLine, Failure, Rollout, Round, ScoredLine, Seal, Turn, TurnLine, reopens
+from rollbook.core import (
+    JSON_ERRORS,
+    FailedLine,
+    Failure,
+    Rollout,
+    Round,
+    ScoredLine,
+    Seal,
+    Timing,
+    Turn,
+    TurnLine,
+    reopens,
+)
 from rollbook.errors import BookError
 from rollbook.tokens import decode_tokens
 
@@ -46,6 +58,7 @@ class FailedLineHeader(msgspec.Struct, frozen=True):
     attempt: int
     final: bool
     failure: Failure
+    timing: Timing = Timing()
 
 
 class KeyedLine(Protocol):

@@ -89,7 +89,7 @@ class Leases:
                 # A network file system may have linked and lost the reply: then the lease is our own.
                 if not self._is_ours(source, target):
                     return False
-            except FileNotFoundError:  # others took this worker for gone, and removed its file
+            except FileNotFoundError:  # others took this worker for dead, and removed its file
                 self._claim_file = None
                 continue
             except OSError as error:
@@ -105,7 +105,7 @@ class Leases:
     def _is_ours(self, source: Path, target: Path) -> bool:
         try:
             return os.path.samefile(source, target)
-        except FileNotFoundError:  # others took this worker for gone, and removed its file
+        except FileNotFoundError:  # others took this worker for dead, and removed its file
             return _read_lease(target) == self._mine
 
     def _write_claim_file(self) -> Path:
@@ -121,7 +121,7 @@ class Leases:
         self._claim_files.clear()
 
     def remove_claim_files_of(self, is_gone: Callable[[str], bool]) -> None:
-        """Remove the hidden files of workers that were killed. One that lives after all writes itself another."""
+        """Remove the hidden files of workers that were killed. A worker that is alive after all writes a new one."""
         for name in os.listdir(self._folder):
             worker = name[1:].rpartition(".")[0]
             if name.startswith(".") and worker and is_gone(worker):

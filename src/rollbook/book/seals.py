@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.durable_files import link_new, sync_folder
-from rollbook.core import JSON_ERRORS, Extent, Round, Seal, encode_pretty, reopens
+from rollbook.core import FAILURE_KINDS, JSON_ERRORS, Extent, Round, Seal, encode_pretty, reopens
 from rollbook.errors import BookError
 
 
@@ -42,13 +42,15 @@ class SealedExtents:
         same = set(measure_extents(path, sorted(extent.bytes for extent in sealed)))
         lost = [chunk for extent, chunks in sealed.items() if extent not in same for chunk in chunks]
         if lost:
-            raise self._lost_error(f"{path} is not what was sealed (its whole lines end at byte {end})", lost)
+            raise self._lost_error(f"{path} differs from what was sealed (its whole lines end at byte {end})", lost)
 
     def _lost_error(self, what: str, chunks: list[int]) -> BookError:
         found = [path.name for chunk in sorted(chunks) for path in list_seals(self._run, chunk)]
         names = ",".join(name.removesuffix(".json") for name in found)
         seals = self._run / "done" / (f"{{{names}}}.json" if len(found) > 1 else f"{names}.json")
-        return BookError(f"{what}: restore it from a copy of the run, or `rm {seals}` and resume to run the lost again")
+        return BookError(
+            f"{what}: restore it from a copy of the run, or `rm {seals}` and resume to run the lost rollouts again"
+        )
 
 
 def measure_extent(path: Path, size: int) -> Extent:
@@ -145,9 +147,16 @@ class Seals:
 def read_seal(path: Path) -> Seal:
     """Read one seal."""
     try:
-        return _decoder.decode(path.read_bytes())
+        seal = _decoder.decode(path.read_bytes())
     except JSON_ERRORS as error:
-        raise BookError(f"{path}: {error}; restore it, or delete it to have the chunk counted again") from None
+        raise _damaged_error(path, str(error)) from None
+    if unknown := sorted(seal.failed.keys() - FAILURE_KINDS.keys()):
+        raise _damaged_error(path, f"{unknown[0]!r} is not a failure kind")
+    return seal
+
+
+def _damaged_error(path: Path, problem: str) -> BookError:
+    return BookError(f"{path}: {problem}; restore it, or delete it to have the chunk counted again")
 
 
 def find_reopened_kinds(kinds: Iterable[str], sealed_in: int, rounds: Sequence[Round]) -> set[str]:

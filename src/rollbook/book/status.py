@@ -18,7 +18,8 @@ from rollbook.book.heartbeats import read_presences
 from rollbook.book.leases import Leases, WorkerMonitor
 from rollbook.book.seals import Seals, find_reopened_kinds
 from rollbook.book.task_groups import TaskGroups
-from rollbook.core import Held, Presence, Seal
+from rollbook.book.token_counts import SpentTokens
+from rollbook.core import Held, Presence, RoleUse, Seal
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
@@ -61,6 +62,11 @@ class RunStatus(msgspec.Struct, frozen=True):
     outage: str = ""
     """Why a worker that is alive gets no answer of its model, as of its last heartbeat; empty if all do."""
     environments: dict[str, GroupStatus] = {}
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt tokens of all attempts, as far as their servers tell, those that were cached."""
+    roles: dict[str, RoleUse] = {}
+    """The calls of each role in all attempts; only an exact status counts them."""
 
 
 def read_status(run: str | Path) -> RunStatus:
@@ -103,6 +109,8 @@ def read_status(run: str | Path) -> RunStatus:
         alive,
         sum(presences[name].in_flight for name in alive),
         in_work,
+        prompt_tokens=sum(presence.prompt_tokens for presence in presences.values()),
+        cached_tokens=sum(presence.cached_tokens for presence in presences.values()),
         outage=next((presences[name].outage for name in alive if presences[name].outage), ""),
     )
 
@@ -131,9 +139,18 @@ def read_exact_status(run: str | Path) -> RunStatus:
         pending=pending,
         dropped=counted.dropped,
         exact=True,
+        roles=_count_role_calls(book),
         damaged=[str(line) for line in (*counted.damaged, *failures.damaged)],
         environments=_count_by_group(book, scored_by_row, Counter(book.tasks.rows[task] for task, _ in failed_keys)),
     )
+
+
+def _count_role_calls(book: Book) -> dict[str, RoleUse]:
+    if not book.manifest.roles and book.manifest.judge is None:
+        return {}
+    spent = SpentTokens(book.path)
+    spent.refresh()
+    return spent.roles
 
 
 def _count_by_group(book: Book, scored: Counter[int], failed: Counter[int]) -> dict[str, GroupStatus]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import weakref
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
+from rollbook.book.media import MediaStore
 from rollbook.core import JSON_ERRORS, Task, TaskLine, encode_line
 from rollbook.errors import BookError, UsageError
 
@@ -39,8 +40,13 @@ def _read_id(path: Path, row: int, line: bytes) -> str:
         raise BookError(f"{path}:{row + 1}: not a task line: {error}") from None
 
 
-def write_tasks(file: BinaryIO, tasks: Iterable[Task], env: str, seen: set[str]) -> int:
-    """Append tasks under an environment's name; duplicates and what JSON cannot hold are errors. Return how many."""
+def write_tasks(
+    file: BinaryIO, tasks: Iterable[Task], env: str, seen: set[str], media: MediaStore, roots: Sequence[Path] = ()
+) -> int:
+    """Append tasks under an environment's name; duplicates and what JSON cannot hold are errors. Return how many.
+
+    Images and sounds are stored first; a path of one must be below one of the `roots`.
+    """
     count = 0
     for count, task in enumerate(tasks, start=1):  # noqa: B007
         if not isinstance(task, Task):
@@ -49,11 +55,20 @@ def write_tasks(file: BinaryIO, tasks: Iterable[Task], env: str, seen: set[str])
             raise UsageError(f"{env}: two tasks have the id {task.id!r}; ids must be unique in a run")
         seen.add(task.id)
         task.env = env
+        store_task_media(task, media, roots)
         try:
             file.write(encode_line(task.line()))
         except (TypeError, ValueError, OverflowError) as error:
-            raise UsageError(f"{env}: task {task.id!r} does not fit JSON: {error}") from None
+            raise UsageError(f"{env}: task {task.id!r} cannot be stored as JSON: {error}") from None
     return count
+
+
+def store_task_media(task: Task, media: MediaStore, roots: Sequence[Path] = ()) -> None:
+    """Store the images and sounds of a task, whose messages then refer to them."""
+    try:
+        task.messages = list(media.store_parts(task.messages, roots))
+    except UsageError as error:
+        raise UsageError(f"{task.env}: task {task.id!r}: {error}") from None
 
 
 class TaskFile:

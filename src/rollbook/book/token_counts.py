@@ -1,4 +1,7 @@
-"""How many tokens a run has used so far, from all its journals: every attempt counts, failed and repeated ones too."""
+"""How many tokens a run has used so far, from all its journals: every attempt counts, failed and repeated ones too.
+
+The tokens of roles are counted apart from those of the policy.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import msgspec
 
 from rollbook.book.counted_lines import list_journals
 from rollbook.book.json_lines import read_line_blocks
-from rollbook.core import JSON_ERRORS, TokenCounts, Usage
+from rollbook.core import JSON_ERRORS, RoleCall, RoleUse, TokenCounts, Usage
 
 
 class _TurnTokens(msgspec.Struct, gc=False):
@@ -25,6 +28,7 @@ class _TurnTokens(msgspec.Struct, gc=False):
 class _LineTokens(msgspec.Struct, gc=False):
     usage: Usage = Usage()
     turns: list[_TurnTokens] = []
+    role_calls: list[RoleCall] = []
 
 
 _decoder = msgspec.json.Decoder(_LineTokens)
@@ -37,8 +41,15 @@ class SpentTokens:
         self._run = run
         self._offsets: dict[Path, int] = {}
         self._prompt = self._cached = self._completion = 0
+        self.roles: dict[str, RoleUse] = {}
+        """The calls of each role."""
         self.uncounted = 0
         """How many scored rollouts have a turn without counts, because the server reported none."""
+
+    @property
+    def role_cost(self) -> float:
+        """What the calls of roles that have a price cost."""
+        return sum(use.cost or 0.0 for use in self.roles.values())
 
     @property
     def journals(self) -> int:
@@ -46,7 +57,7 @@ class SpentTokens:
         return len(self._offsets)
 
     def refresh(self) -> TokenCounts:
-        """Return the tokens of all durable attempts, whoever made them."""
+        """Return the tokens of all durable attempts, of every worker."""
         for failures in (False, True):
             for path in list_journals(self._run, failures=failures):
                 self._read(path, failures)
@@ -62,6 +73,8 @@ class SpentTokens:
                 self._prompt += line.usage.prompt_tokens
                 self._completion += line.usage.completion_tokens
                 self._cached += sum(turn.cached for turn in line.turns)
+                for call in line.role_calls:
+                    self.roles[call.role] = self.roles.get(call.role, RoleUse()).add(call)
                 self.uncounted += not failures and any(
                     not turn.prompt_tokens and not turn.completion_tokens for turn in line.turns
                 )

@@ -1,33 +1,59 @@
 """Checking a run directory: every file against its type, its seals and its checksums, naming all damage at once.
 
-Nothing is written. What is torn (an unterminated end of a journal) is no damage: its rollouts are run again.
+Nothing is written. What is torn (an unterminated end of a journal) is not damage: its rollouts are run again.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from rollbook.book.book import Book
+from rollbook.book.book import Book, describe_round_damage
 from rollbook.book.counted_lines import KeyMap, is_still_final, list_journals, sidecar_path, worker_of_journal
-from rollbook.book.heartbeats import GONE_SUFFIX, WorkerGone
+from rollbook.book.heartbeats import GONE_SUFFIX, WorkerGone, list_joined_and_gone
 from rollbook.book.json_lines import LineChecker, read_whole_lines
 from rollbook.book.leases import Leases, lease_path
+from rollbook.book.media import MEDIA_FOLDER, find_media_damage, list_media
 from rollbook.book.seals import Seals, list_seals, measure_extents, read_seal
-from rollbook.core import JSON_ERRORS, Extent, FailedLine, Lease, Presence, Round, ScoredLine, Seal, TurnLine
+from rollbook.core import (
+    JSON_ERRORS,
+    REFERENCE_PREFIX,
+    Extent,
+    FailedLine,
+    Lease,
+    Message,
+    Presence,
+    Round,
+    ScoredLine,
+    Seal,
+    TurnLine,
+    is_media_name,
+    list_sources,
+    read_reference,
+)
 from rollbook.errors import BookError, TokenError
 from rollbook.tokens import decode_tokens
 
 T = TypeVar("T")
+MEDIA_MARK = f'"{REFERENCE_PREFIX}'.encode()
+"""What every line has that refers to an image or a sound."""
 PLAN_FILES = ("run.json", "plan.json", "tasks.jsonl")
 _scored_decoder = msgspec.json.Decoder(ScoredLine)
 _failed_decoder = msgspec.json.Decoder(FailedLine)
+
+
+class _MessagesOnly(msgspec.Struct):
+    messages: list[Message]
+
+
+_messages_decoder = msgspec.json.Decoder(_MessagesOnly)
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -110,7 +136,7 @@ class _SealedCounts:
             _describe_counts(*each)
             for each in ((self.seal.scored, self.seal.failed), (self._scored.bit_count(), failed))
         )
-        return f"it says {says}, and the lines that it covers are {has}"
+        return f"it records {says}, but the lines that it covers are {has}"
 
 
 def _sealed_bytes(seal: Seal, name: str) -> int:
@@ -132,16 +158,21 @@ class _BookChecker:
         self._first_keys = [0, *accumulate(size for part in book.plan.parts for size in part.chunks)]
         self._counts: dict[int, list[_SealedCounts]] = {}
         self._changed: set[tuple[str, Extent]] = set()
+        self._leases = Leases(self._run)
+        self._owners: dict[int, dict[str, int]] = {}
+        self._foreign: dict[int, str] = {}
 
     def check(self) -> Iterator[Damage]:
         self._found.files += 2  # run.json and plan.json, which `Book` has read
         yield from self._check_tasks()
+        yield from self._check_media()
         yield from self._check_records()
         yield from self._check_meaning()
         yield from self._check_seals()
         for failures in (False, True):
             for path in list_journals(self._run, failures=failures):
                 yield from self._check_journal(path)
+        yield from self._check_owners()
         yield from self._compare_counts()
 
     def _check_tasks(self) -> Iterator[Damage]:
@@ -154,24 +185,60 @@ class _BookChecker:
             if not damage.path.endswith("run.json"):  # that is found by its own hash
                 yield damage
 
+    def _check_media(self) -> Iterator[Damage]:
+        """Check that every image and sound is what its name says, and that those of the tasks exist."""
+        for path in list_media(self._run):
+            self._found.files += 1
+            if problem := find_media_damage(path):
+                yield Damage(str(path), problem)
+        path = self._run / "tasks.jsonl"
+        for number, raw in enumerate(map(self._book.tasks.read_raw, range(len(self._book.tasks))), 1):
+            if MEDIA_MARK in raw and (problem := self._find_missing_media(raw)):
+                yield Damage(str(path), problem, number)
+
+    def _find_missing_media(self, raw: bytes) -> str:
+        """Return which stored image or sound a line refers to although it does not exist."""
+        try:
+            messages = _messages_decoder.decode(raw).messages
+        except JSON_ERRORS:
+            return ""  # what is wrong with the line is found elsewhere
+        names = filter(None, map(read_reference, list_sources(messages)))
+        missing = [name for name in names if not (is_media_name(name) and (self._run / MEDIA_FOLDER / name).exists())]
+        return f"it shows {MEDIA_FOLDER}/{missing[0][:80]}, which is missing" if missing else ""
+
     def _check_records(self) -> Iterator[Damage]:
         """Check the small files, each of one JSON value."""
-        yield from self._check_values(sorted((self._run / "rounds").glob("[0-9]*.json")), Round)
+        for path in sorted((self._run / "rounds").glob("[0-9]*.json")):
+            yield from self._check_values([path], Round, partial(describe_round_damage, path))
         yield from self._check_values(sorted((self._run / "workers").glob("[!.]*.json")), Presence)
         yield from self._check_values(sorted((self._run / "workers").glob(f"[!.]*{GONE_SUFFIX}")), WorkerGone)
-        for chunk, last in sorted(Leases(self._run).refresh().items()):
-            yield from self._check_values([lease_path(self._run, chunk, epoch) for epoch in range(1, last + 1)], Lease)
+        yield from self._check_leases()
 
-    def _check_values(self, paths: list[Path], struct_type: type[T]) -> Iterator[Damage]:
+    def _check_leases(self) -> Iterator[Damage]:
+        rounds = {path.stem for path in (self._run / "rounds").glob("[0-9]*.json")}
+
+        def describe(lease: Lease) -> str:
+            return "" if f"{lease.round:04}" in rounds else f"its round {lease.round} does not exist"
+
+        for chunk, last in sorted(self._leases.refresh().items()):
+            paths = [lease_path(self._run, chunk, epoch) for epoch in range(1, last + 1)]
+            yield from self._check_values(paths, Lease, describe)
+
+    def _check_values(
+        self, paths: list[Path], struct_type: type[T], describe: Callable[[T], str] = lambda _: ""
+    ) -> Iterator[Damage]:
+        """Check that files can be read; `describe` returns what is wrong with the value of one."""
         decoder = msgspec.json.Decoder(struct_type)
         for path in paths:
             self._found.files += 1
             try:
-                decoder.decode(path.read_bytes())
+                problem = describe(decoder.decode(path.read_bytes()))
             except FileNotFoundError:
-                yield Damage(str(path), "is missing")
+                problem = "is missing"
             except JSON_ERRORS as error:
-                yield Damage(str(path), str(error))
+                problem = str(error)
+            if problem:
+                yield Damage(str(path), problem)
 
     def _check_meaning(self) -> Iterator[Damage]:
         try:
@@ -210,23 +277,27 @@ class _BookChecker:
         if chunk >= len(self._book.chunks):
             yield Damage(str(path), f"chunk {chunk} is not in the plan")
         elif seal.scored + sum(seal.failed.values()) != self._book.chunks[chunk].size:
-            yield Damage(str(path), f"its counts do not add up to the {self._book.chunks[chunk].size} rollouts of it")
+            yield Damage(
+                str(path), f"its counts do not add up to the {self._book.chunks[chunk].size} rollouts of the chunk"
+            )
         elif not (self._run / "rounds" / f"{seal.round:04}.json").exists():
             yield Damage(str(path), f"its round {seal.round} does not exist")
+        elif not 1 <= seal.epoch <= self._leases.epochs.get(chunk, 0):  # it decides which of a key's lines count
+            yield Damage(str(path), f"its epoch {seal.epoch} has no lease")
         else:
             self._counts.setdefault(chunk, []).append(_SealedCounts(path, seal))
 
     def _check_extents(self, path: Path, sealed: dict[Extent, Path]) -> Iterator[Damage]:
         if not path.exists():
             self._changed.update((path.name, extent) for extent in sealed)
-            yield Damage(str(path), f"is missing, and sealed by {_list_names(list(sealed.values()))}")
+            yield Damage(str(path), f"is missing, but sealed by {_list_names(list(sealed.values()))}")
             return
         self._found.files += path.suffix == ".tokens"  # the others are counted when their lines are read
         same = set(measure_extents(path, sorted(extent.bytes for extent in sealed)))
         changed = [seal for extent, seal in sealed.items() if extent not in same]
         self._changed.update((path.name, extent) for extent in sealed if extent not in same)
         if changed:
-            yield Damage(str(path), f"is not what was sealed by {_list_names(changed)}")
+            yield Damage(str(path), f"differs from what was sealed by {_list_names(changed)}")
 
     def _check_journal(self, path: Path) -> Iterator[Damage]:
         """Check every line: its checksum, its fields, its key, and the token ids that it refers to."""
@@ -252,10 +323,33 @@ class _BookChecker:
             if key is None:
                 return f"task {line.task!r} sample {line.sample} is not in the plan"
             _, place, chunk = key
+            if not self._may_own(worker := worker_of_journal(path), chunk):
+                self._foreign.setdefault(chunk, worker)
             for counts in self._counts.get(chunk, ()):
                 if counts.covers(path, end):
                     counts.add(place - self._first_keys[chunk], line, self._rounds or [])
-        return _check_tokens(sidecar_path(path), line.turns)
+        missing = self._find_missing_media(raw) if MEDIA_MARK in raw else ""
+        return missing or _check_tokens(sidecar_path(path), line.turns)
+
+    def _may_own(self, worker: str, chunk: int) -> bool:
+        """Return whether a worker ever owned a chunk; anyone may have if a lease cannot be read, which is named."""
+        if chunk not in self._owners:
+            try:
+                self._owners[chunk] = self._leases.find_owners(chunk)
+            except BookError:
+                self._owners[chunk] = {}
+        return not self._owners[chunk] or worker in self._owners[chunk]
+
+    def _check_owners(self) -> Iterator[Damage]:
+        """Name the leases of chunks with lines of a worker that never owned them: which line counts is then unsure.
+
+        Call after reading all lines. The lease of a worker that never joined is the likely one.
+        """
+        joined, _ = list_joined_and_gone(self._run)
+        for chunk, worker in sorted(self._foreign.items()):
+            owners = self._owners[chunk]
+            name, epoch = next((each for each in owners.items() if each[0] not in joined), [*owners.items()][-1])
+            yield Damage(str(lease_path(self._run, chunk, epoch)), f"is of {name}, but {worker} has lines of the chunk")
 
     def _compare_counts(self) -> Iterator[Damage]:
         """Compare seals with the lines that they cover, if these are what was sealed; call after reading all lines."""

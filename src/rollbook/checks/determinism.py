@@ -26,7 +26,7 @@ from rollbook.errors import RollbookError
 from rollbook.processes import Child, die_with_parent, module_argv
 
 DETERMINISM_CHECK = "verdicts are deterministic"
-REPRODUCIBILITY_CHECK = "it can be made elsewhere"
+REPRODUCIBILITY_CHECK = "it can be recreated in another process"
 REPLAY_TIMEOUT_S = 600.0
 REMAKE_TIMEOUT_S = 120.0
 
@@ -147,13 +147,15 @@ def task_digest(task: Task) -> str:
 async def check_reproducibility(scorer: AnswerScorer, tasks: list[Task]) -> Finding:
     """Make the environment from its spec in a fresh process, and compare its tasks with ours."""
     request = RemakeRequest(scorer.spec, str(scorer.folder), len(tasks))
-    late = f"it was not made within {REMAKE_TIMEOUT_S:g} s"
+    late = f"it was not created within {REMAKE_TIMEOUT_S:g} s"
     made = await run_in_process("remake", scorer.folder, request, REMAKE_TIMEOUT_S, late, "its process")
     if made.error:
         return Finding(REPRODUCIBILITY_CHECK, "unsound", len(tasks), made.error)
     pairs = zip(tasks, [*made.values, *[""] * len(tasks)], strict=False)
     other = [task.id for task, theirs in pairs if task_digest(task) != theirs]
-    words = f"{len(other)} tasks are not the same in another process: tasks() must not depend on chance or on set order"
+    words = (
+        f"{len(other)} tasks are not the same in another process: tasks() must not depend on randomness or on set order"
+    )
     return make_finding(
         REPRODUCIBILITY_CHECK,
         len(tasks),

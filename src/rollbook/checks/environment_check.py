@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
+from os import PathLike
 
 from rollbook.checks import task_checks
+from rollbook.checks.container_checks import check_container_tasks
 from rollbook.checks.determinism import REPRODUCIBILITY_CHECK, check_determinism, check_reproducibility
 from rollbook.checks.findings import Finding, Soundness, not_checked
 from rollbook.checks.isolation import check_isolation
@@ -25,6 +27,9 @@ from rollbook.checks.verifier_checks import (
 from rollbook.core import JSON, Limits, Rollout, Settings, Task, encode
 from rollbook.engine import (
     AnswerScorer,
+    as_list,
+    as_text,
+    check_struct,
     environment_name,
     is_importable,
     iterate_valid_tasks,
@@ -33,7 +38,15 @@ from rollbook.engine import (
     roundtrip_task,
     update_settings,
 )
-from rollbook.environments import Environment, LoadedEnvironment, Solution, explain_error, open_judge, resolve_judge_for
+from rollbook.environments import (
+    Environment,
+    LoadedEnvironment,
+    Solution,
+    explain_error,
+    open_roles,
+    overrides,
+    resolve_roles_for,
+)
 from rollbook.errors import RollbookError, RolloutFailed, UsageError
 from rollbook.processes import run_blocking
 
@@ -49,21 +62,21 @@ SLOW_SHARE = 0.5
 
 
 def check(
-    env: str | Environment,
+    env: str | Environment | type[Environment],
     *,
     limit: int = DEFAULT_TASKS,
-    data: str | None = None,
-    template: str | None = None,
+    data: str | PathLike[str] | None = None,
+    template: str | PathLike[str] | None = None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
-    judge: str | list[str] = (),  # type: ignore[assignment]
+    judge: str | Sequence[str] = (),
     judge_name: str = "",
     **settings: JSON,
 ) -> Soundness:
     """Check the first `limit` tasks of an environment."""
-    own = update_settings(Settings(), {**settings, "judge_urls": [judge] if isinstance(judge, str) else list(judge)})
-    return run_blocking(
-        lambda: check_environment(load_environment(env, data, template), limit, limits, own, judge_name)
-    )
+    check_struct("limits", limits, Limits)
+    own = update_settings(Settings(), {**settings, "judge_urls": as_list(judge, "judge")})
+    rows, prompt = as_text(data, "data"), as_text(template, "template")
+    return run_blocking(lambda: check_environment(load_environment(env, rows, prompt), limit, limits, own, judge_name))
 
 
 async def check_environment(
@@ -74,7 +87,7 @@ async def check_environment(
     judge_name: str = "",
 ) -> Soundness:
     """Run every check."""
-    spec, settings = resolve_judge_for(loaded, settings, judge_name)
+    meaning, settings = resolve_roles_for(loaded, settings, judge_name)
     tasks = list(islice(iterate_valid_tasks(loaded), limit))
     if not tasks:
         raise UsageError(f"{environment_name(loaded)} has no tasks")
@@ -86,13 +99,21 @@ async def check_environment(
         task_checks.check_answer_leaks(tasks),
         task_checks.check_duplicates(tasks),
     ]
-    async with open_judge(spec, settings) as judge:
-        open_own_scorer = partial(open_scorer, loaded, limits, judge=judge)
+    if loaded.spec.container:
+        if not overrides(loaded.cls, "solve"):
+            findings.append(not_checked("the solution gets its reward", f"{loaded.cls.__name__} has no solve()"))
+        else:
+            findings += await check_container_tasks(loaded, tasks, limits)
+        return Soundness(environment_name(loaded), len(tasks), findings)
+    async with open_roles(meaning, settings) as roles:
+        open_own_scorer = partial(open_scorer, loaded, limits, roles=roles)
         async with open_own_scorer(hosts=CONCURRENCY) as scorer:
             findings.append(await check_tools(scorer, tasks))
             findings.append(await check_other_process(loaded, scorer, tasks))
-            deadline_s = limits.verify_s + (settings.judge_s if judge else 0)
-            findings += await check_verdicts(scorer, open_own_scorer, loaded, tasks, deadline_s, judge is not None)
+            deadline_s = limits.verify_s + (settings.judge_s if roles.judge else 0)
+            findings += await check_verdicts(
+                scorer, open_own_scorer, loaded, tasks, deadline_s, bool(roles.list_clients())
+            )
     return Soundness(environment_name(loaded), len(tasks), findings)
 
 
@@ -111,7 +132,7 @@ async def check_other_process(loaded: LoadedEnvironment, scorer: AnswerScorer, t
     """Make the same environment in another process, if that is possible."""
     if not is_importable(loaded):
         return not_checked(
-            REPRODUCIBILITY_CHECK, f"{loaded.cls.__name__} lives in this process alone: put it in a file"
+            REPRODUCIBILITY_CHECK, f"{loaded.cls.__name__} exists only in this process: put it in a file"
         )
     return await check_reproducibility(scorer, tasks)
 
@@ -152,7 +173,9 @@ def known_solution(loaded: LoadedEnvironment, task: Task) -> Solution:
     texts = solution if isinstance(solution, list) else [solution]
     if solution is None or all(isinstance(text, str) for text in texts):
         return solution
-    raise UsageError(f"{loaded.cls.__name__}.solution({task.id!r}) is no text, list of texts or None: {solution!r:.80}")
+    raise UsageError(
+        f"{loaded.cls.__name__}.solution({task.id!r}) is not text, a list of texts or None: {solution!r:.80}"
+    )
 
 
 def check_latency(rollouts: list[Rollout], deadline_s: float) -> Finding:

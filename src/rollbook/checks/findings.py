@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from rollbook.core import JSON
+from rollbook.reports import make_html_table
 
 CheckVerdict = Literal["ok", "warning", "unsound", "not checked"]
 
@@ -38,6 +39,18 @@ class Soundness(msgspec.Struct, frozen=True):
     def faults(self) -> list[Finding]:
         """The findings that are unsound."""
         return [finding for finding in self.findings if finding.verdict == "unsound"]
+
+    def __repr__(self) -> str:
+        lines = [f"{each.check}: {each.verdict}, {each.found}" for each in self.findings if each.verdict != "ok"]
+        return "\n".join([f"Soundness({self._describe()})", *lines])
+
+    def _repr_html_(self) -> str:
+        names = ["check", "verdict", "tasks", "found", "example"]
+        rows = [[each.check, each.verdict, each.tasks, each.found, each.example or ""] for each in self.findings]
+        return make_html_table([self._describe()], names, rows)
+
+    def _describe(self) -> str:
+        return f"{self.environment}: {'sound' if self.sound else 'unsound'}, {self.tasks} tasks"
 
     def json(self) -> dict[str, JSON]:
         """Return all of it by name."""

@@ -11,7 +11,7 @@ from rollbook.core import JSON, Rollout, Task, encode
 from rollbook.engine import AnswerScorer
 from rollbook.errors import RolloutFailed
 
-ISOLATION_CHECK = "state is each rollout's own"
+ISOLATION_CHECK = "rollouts do not share state"
 MAX_TASKS = 8
 
 _SAMPLE_VALUES: dict[str, tuple[JSON, JSON]] = {
@@ -47,11 +47,11 @@ async def run_side_by_side(
         for other in (task, chosen[0], chosen[-1]):
             one, two = await asyncio.gather(scorer.run(task, moves[task.id]), scorer.run(other, others[other.id]))
             if visible_result(one) != visible_result(alone):
-                words = f"beside {other.id} it comes to something else: {describe_difference(alone, one)}"
+                words = f"next to {other.id} its result differs: {describe_difference(alone, one)}"
                 return Finding(ISOLATION_CHECK, "unsound", len(chosen), words, task.id)
             if two.failure and two.failure.kind == "environment_error":
                 return Finding(ISOLATION_CHECK, "unsound", len(chosen), two.failure.message[:200], other.id)
-    return Finding(ISOLATION_CHECK, "ok", len(chosen), "interleaved as alone")
+    return Finding(ISOLATION_CHECK, "ok", len(chosen), "the same result interleaved as alone")
 
 
 async def explain_instability(open_scorer: OpenScorer, task: Task, answers: AnswerText, count: int) -> Finding:
@@ -63,9 +63,11 @@ async def explain_instability(open_scorer: OpenScorer, task: Task, answers: Answ
             second = await fresh.run(task, answers)
     one, other = map(visible_result, firsts)
     if one == other and visible_result(second) != other:
-        words = f"the rollout before it shows in a second one: {describe_difference(firsts[1], second)}"
+        words = f"a second rollout sees state of the first: {describe_difference(firsts[1], second)}"
         return Finding(ISOLATION_CHECK, "unsound", count, words, task.id)
-    return Finding(ISOLATION_CHECK, "warning", count, "one rollout alone does not come to the same twice", task.id)
+    return Finding(
+        ISOLATION_CHECK, "warning", count, "the same rollout run twice alone gives different results", task.id
+    )
 
 
 def visible_result(rollout: Rollout) -> JSON:

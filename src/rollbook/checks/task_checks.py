@@ -25,14 +25,16 @@ def check_unique_ids(tasks: Sequence[Task]) -> Finding:
     counts = Counter(task.id for task in tasks)
     twice = [task_id for task_id, count in counts.items() if count > 1]
     return make_finding(
-        "task ids are unique", len(tasks), twice, "unsound", "", f"{len(twice)} ids come more than once"
+        "task ids are unique", len(tasks), twice, "unsound", "", f"{len(twice)} ids occur more than once"
     )
 
 
 def check_prompts(tasks: Sequence[Task]) -> Finding:
     """Check that every prompt has text."""
     empty = [task.id for task in tasks if not any(message.text.strip() for message in task.messages)]
-    return make_finding("prompts are not empty", len(tasks), empty, "unsound", "", f"{len(empty)} tasks show no text")
+    return make_finding(
+        "prompts are not empty", len(tasks), empty, "unsound", "", f"{len(empty)} tasks have an empty prompt"
+    )
 
 
 def check_duplicates(tasks: Sequence[Task]) -> Finding:
@@ -92,13 +94,15 @@ def check_tool_schemas(schemas: Sequence[JSON]) -> Finding:
             return Finding(check, "unsound", 0, why, None)
     undescribed = [schema["function"]["name"] for schema in schemas if not schema["function"]["description"]]
     if undescribed:
-        return Finding(check, "warning", 0, f"{', '.join(undescribed)}: no description, so no model knows what it does")
+        return Finding(
+            check, "warning", 0, f"{', '.join(undescribed)}: no description, so a model cannot know what it does"
+        )
     return Finding(check, "ok", 0, f"{len(schemas)} tools")
 
 
 LEAK_CHECK = "the answer is not shown"
 LONG_SECRET_CHARS = 24
-"""A hidden text of this length that is also shown is no coincidence."""
+"""A hidden text of this length that is also shown is not a coincidence."""
 
 SHORT_ANSWER_CHARS = 4
 """Nor is an answer of this length in a short system message of its own task."""
@@ -127,11 +131,11 @@ def check_answer_leaks(tasks: Sequence[Task]) -> Finding:
     """Check that no prompt contains the answer, or a field whose name marks it as the verifier's own."""
     with_secrets = [task for task in tasks if any(secret_texts(task))]
     if not with_secrets:
-        return not_checked(LEAK_CHECK, "the tasks hold no answer to look for")
+        return not_checked(LEAK_CHECK, "the tasks have no answer to look for")
     common = shared_system_messages(with_secrets)
     leaks = {task.id: name for task in with_secrets if (name := find_leak(task, common))}
     often = len(leaks) > LEAK_SHARE * len(with_secrets)
-    words = f"{len(leaks)} prompts hold what only the verifier may see: {', '.join(sorted(set(leaks.values())))}"
+    words = f"{len(leaks)} prompts contain what only the verifier may see: {', '.join(sorted(set(leaks.values())))}"
     return make_finding(LEAK_CHECK, len(with_secrets), list(leaks), "unsound" if often else "warning", "", words)
 
 

@@ -28,7 +28,8 @@ RAMBLING_ANSWER = (
 )
 """Text that answers nothing, as long as a long answer."""
 PROMPT_REPEATS = 3
-NO_OTHER_ANSWER = "there are no two tasks with other answers"
+ONLY_FORM = "only the form of answers counts here"
+NO_OTHER_ANSWER = "no two tasks have different answers"
 
 AnswerText = str | list[str]
 ScoredAnswers = list[tuple[Task, Rollout]]
@@ -56,9 +57,19 @@ def make_probes(environment: Environment, tasks: Sequence[Task], solve: Callable
     """Return every probe of an environment; `solve` is its `solution`."""
     solved = {task.id: solution for task in tasks if (solution := solve(task)) is not None}
     known = [(task, solved[task.id]) for task in tasks if task.id in solved]
-    return [
+    probes = [
         Probe("known solutions score 1", known, True, _no_solution_reason(environment)),
         Probe("an empty answer is not right", [(task, "") for task in tasks], worthless=True),
+        *_make_contentless_probes(tasks, solved),
+    ]
+    if environment.judges_form:
+        return probes[:2] + [msgspec.structs.replace(probe, answers=[], absent=ONLY_FORM) for probe in probes[2:]]
+    return probes
+
+
+def _make_contentless_probes(tasks: Sequence[Task], solved: dict[str, AnswerText]) -> list[Probe]:
+    """Return probes that answer something, but not the question."""
+    return [
         Probe(f"a refusal ({REFUSAL}) is not right", [(task, REFUSAL) for task in tasks], worthless=True),
         Probe("a long ramble is not right", [(task, RAMBLING_ANSWER) for task in tasks], lucky=True, worthless=True),
         Probe(
@@ -72,7 +83,11 @@ def make_probes(environment: Environment, tasks: Sequence[Task], solve: Callable
 def _no_solution_reason(environment: Environment) -> str:
     name = type(environment).__name__
     own = type(environment).solution is not Environment.solution
-    return f"{name}.solution knows none of these tasks" if own else f"{name} has no solution(task): nothing is known"
+    return (
+        f"{name}.solution returns None for all of these tasks"
+        if own
+        else f"{name} has no solution(task), so no solution is known"
+    )
 
 
 def _repeat_prompt(task: Task) -> str:

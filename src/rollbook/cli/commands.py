@@ -40,9 +40,7 @@ COMMANDS = {
     "compare": CommandEntry(
         "report_commands", "compare_command", "Compare runs of the same tasks with the first one.", RESULTS
     ),
-    "view": CommandEntry(
-        "report_commands", "view_command", "Look at runs in a browser, while they go on too.", RESULTS
-    ),
+    "view": CommandEntry("report_commands", "view_command", "Look at runs in a browser, also while they run.", RESULTS),
     "profile": CommandEntry(
         "report_commands", "profile_command", "Write the results of each task to a table.", RESULTS
     ),
@@ -50,10 +48,10 @@ COMMANDS = {
         "report_commands", "curate_command", "Select tasks by their results, as data for a run.", RESULTS
     ),
     "export": CommandEntry(
-        "report_commands", "export_command", "Write a run's rollouts in a form that others read.", RESULTS
+        "report_commands", "export_command", "Write a run's rollouts in a format for other tools.", RESULTS
     ),
     "import": CommandEntry(
-        "report_commands", "import_command", "Make a run directory of rollouts from NeMo Gym.", RESULTS
+        "report_commands", "import_command", "Import rollouts of NeMo Gym as a run directory.", RESULTS
     ),
     "reverify": CommandEntry(
         "verify_commands", "reverify_command", "Score a run's stored rollouts again, without a model.", RESULTS
@@ -66,7 +64,7 @@ COMMANDS = {
         "verify_commands", "check_command", "Check that an environment is sound, without a model.", ENVIRONMENTS
     ),
     "score": CommandEntry("verify_commands", "score_command", "Score one answer, without a model.", ENVIRONMENTS),
-    "plan": CommandEntry("run_commands", "plan_command", "Write a run directory without asking any model.", CLUSTERS),
+    "plan": CommandEntry("run_commands", "plan_command", "Write a run directory without calling a model.", CLUSTERS),
     "work": CommandEntry("run_commands", "work_command", "Join a run as one more worker, from any machine.", CLUSTERS),
     "submit": CommandEntry("run_commands", "submit_command", "Submit a run to a cluster as jobs.", CLUSTERS),
     "cancel": CommandEntry("job_commands", "cancel_command", "Cancel the jobs of a run; its scores stay.", CLUSTERS),
@@ -79,10 +77,10 @@ COMMANDS = {
         "serve_commands", "gym_config_command", "Write what NeMo Gym needs to use an environment.", SERVERS
     ),
     "doctor": CommandEntry(
-        "machine_commands", "doctor_command", "Show what works on this machine, and why not.", MACHINE
+        "machine_commands", "doctor_command", "Show what works on this machine, and why the rest does not.", MACHINE
     ),
     "sandbox": CommandEntry(
-        "machine_commands", "SANDBOX_COMMANDS", "Run untrusted Python, here or for others over HTTP.", MACHINE
+        "machine_commands", "SANDBOX_COMMANDS", "Run untrusted Python, or serve a sandbox over HTTP.", MACHINE
     ),
     "local": CommandEntry("machine_commands", "LOCAL_COMMANDS", "Download the weights of the embedded model.", MACHINE),
 }

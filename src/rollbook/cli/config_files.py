@@ -24,6 +24,11 @@ YAML_SUFFIXES, TOML_SUFFIX = (".yaml", ".yml"), ".toml"
 ENVIRONMENT_KEY = "environment"
 OWN_OPTIONS = ("config", "save")
 """Parameters that no file holds."""
+MODELS_KEY, NAME_KEY = "models", "name"
+LISTED_MODELS = "rollbook.models"
+"""Under this key of a context's `meta`: the models that a file lists, by name, each with the options of its own."""
+MODEL_GROUPS = ("model", "sampling", "limits")
+"""The sections of options that a model of the list may have of its own."""
 
 
 class ConfigEntry(NamedTuple):
@@ -70,6 +75,9 @@ def read_config(context: typer.Context, path: Path) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for entry in _read_entries(path):
         key = entry.key.replace("_", "-")
+        if key == MODELS_KEY and "each" in parameters:
+            context.meta[LISTED_MODELS] = list(_read_models(context, parameters, entry))
+            continue
         if key not in parameters:
             close = difflib.get_close_matches(key, parameters, n=1)
             close = [_list_short_names(parameters)[key]] if key in _list_short_names(parameters) else close
@@ -77,9 +85,43 @@ def read_config(context: typer.Context, path: Path) -> dict[str, Any]:
             raise UsageError(f"{entry.where}: {context.command_path} has no option {entry.key!r}{guess}")
         parameter = parameters[key]
         if parameter.name in values:
-            raise UsageError(f"{entry.where}: {entry.key} stands here twice")
+            raise UsageError(f"{entry.where}: {entry.key} is given twice")
         values[parameter.name] = _check_value(context, parameter, entry)
     return values
+
+
+def _read_models(
+    context: typer.Context, parameters: dict[str, Any], entry: ConfigEntry
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the models of a list: each a text, as after -m, or a mapping of its own options."""
+    if not isinstance(entry.value, list) or not entry.value:
+        raise UsageError(f"{entry.where}: models: write a list of models, each a name or a mapping of its options")
+    for number, each in enumerate(entry.value, 1):
+        where = f"{entry.where}: models, number {number}"
+        given = each if isinstance(each, dict) else {"model": each}
+        own = {str(key).replace("_", "-"): value for key, value in given.items()}
+        name = own.pop(NAME_KEY, "")
+        for key in own:
+            field = FIELDS.get(key.replace("-", "_"))
+            if key not in parameters or field is None or field.details.group not in MODEL_GROUPS or key == "seed":
+                known = "those of the sections Model, Sampling and Limits, without seed"
+                raise UsageError(f"{where}: {key} is no option of one model; there are name and {known}")
+        values = {
+            parameters[key].name: parameters[key].process_value(
+                context, _check_value(context, parameters[key], ConfigEntry(key, value, where))
+            )
+            for key, value in own.items()
+        }
+        yield _check_model_name(name, where), values
+
+
+def _check_model_name(name: JSON, where: str) -> str:
+    from rollbook.engine import check_name
+
+    try:
+        return check_name(str(name)) if name else ""
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
 
 
 def _list_parameters(context: typer.Context) -> dict[str, Any]:
@@ -183,7 +225,7 @@ def _format_pair_value(value: JSON) -> str:
     try:
         return encode(value).decode()
     except (TypeError, ValueError):
-        raise UsageError(f"{_show(value)} is nothing that JSON can say") from None
+        raise UsageError(f"{_show(value)} cannot be written as JSON") from None
 
 
 def _convert_text(value: JSON) -> str:
@@ -239,7 +281,9 @@ def _refuse_secret(key: str, value: object) -> None:
     """Refuse to write what looks like a secret; the message does not show it."""
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and _SECRET.search(text):
-            raise UsageError(f"--save-config: --{key} seems to hold a secret, which belongs in no file; leave it out")
+            raise UsageError(
+                f"--save-config: --{key} seems to hold a secret, which must not be in a file; leave it out"
+            )
 
 
 def _format_value(value: object) -> str:

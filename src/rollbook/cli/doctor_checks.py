@@ -109,7 +109,9 @@ def _try_sandbox() -> DoctorFinding:
     except (SandboxError, OSError) as error:
         refusal = " ".join(str(error).split())
     try:
-        return DoctorFinding("sandbox", False, f"only if weaker walls are allowed: {_run_in_sandbox(True)}; {refusal}")
+        return DoctorFinding(
+            "sandbox", False, f"only if weaker isolation is allowed: {_run_in_sandbox(True)}; {refusal}"
+        )
     except (SandboxError, OSError) as error:
         return DoctorFinding("sandbox", False, " ".join(str(error).split()))
 
@@ -122,7 +124,7 @@ def _run_in_sandbox(allow_weaker: bool | None) -> str:
     if result.value != "42":
         raise SandboxError(f"six times seven is {result.value} ({result.status})")
     tier = "weaker" if "no namespaces" in result.isolation else "whole"
-    total = "" if "cgroup" in result.isolation else "; no cgroup, so that several processes' memory stays open"
+    total = "" if "cgroup" in result.isolation else "; no cgroup: the total memory of several processes is not limited"
     return f"{tier}: {', '.join(result.isolation)}{total}"
 
 
@@ -185,7 +187,7 @@ def check_ray() -> DoctorFinding:
 def check_gpu() -> DoctorFinding:
     """Report what nvidia-smi prints."""
     if shutil.which("nvidia-smi") is None:
-        return DoctorFinding("gpu", False, "nvidia-smi is not on PATH; Rollbook itself needs none")
+        return DoctorFinding("gpu", False, "nvidia-smi is not on PATH; Rollbook itself needs no GPU")
     command = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
@@ -209,7 +211,7 @@ def check_endpoint(target: str, name: str, **settings: JSON) -> list[DoctorFindi
     start = Settings(call_s=PROBE_ENDPOINT_S, outage_s=0.0, **settings)
     model = open_model(*resolve_model([target], name, start), say=reasons.append)
     if not isinstance(model, ChatModel):
-        raise UsageError(f"doctor -m {target}: only an endpoint can be asked")
+        raise UsageError(f"doctor -m {target}: only an endpoint can be checked")
     return asyncio.run(_check_model(model, reasons))
 
 
@@ -220,7 +222,7 @@ async def _check_model(model: ChatModel, reasons: list[str]) -> list[DoctorFindi
         if not model.tokens:
             return [
                 served,
-                DoctorFinding("  token ids", False, "only a vLLM reports them: rollouts can be scored, not trained on"),
+                DoctorFinding("  token ids", False, "only vLLM reports them: rollouts can be scored, not trained on"),
             ]
         return [served, *await _check_tokens(model, reasons)]
     except RolloutFailed as error:
@@ -244,9 +246,13 @@ async def _check_tokens(model: ChatModel, reasons: list[str]) -> list[DoctorFind
     return [
         DoctorFinding("  token ids", True, f"{len(first_ids)} of a short answer, every one with its logprob"),
         DoctorFinding(
-            "  logprobs", mode == "processed", "of what is sampled from" if mode == "processed" else RAW_LOGPROBS
+            "  logprobs",
+            mode == "processed",
+            "of the distribution that is sampled from" if mode == "processed" else RAW_LOGPROBS,
         ),
         DoctorFinding(
-            "  --continue-tokens", continued, "tried out: a second turn went on in its ids" if continued else why
+            "  --continue-tokens",
+            continued,
+            "tested: a second turn continued with the ids of the first" if continued else why,
         ),
     ]

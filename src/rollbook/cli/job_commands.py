@@ -13,7 +13,6 @@ import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.report_tables import show_json, show_table, strip_control_characters
-from rollbook.cli.run_display import format_duration
 from rollbook.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ Exact = Annotated[bool, typer.Option("--exact", help="Count the lines of the jou
 
 def status_command(run: o.Run, exact: Exact = False, json: o.Json = False) -> None:
     from rollbook.book import Book, is_reported_by_field, read_exact_status
+    from rollbook.core import describe_cached
+    from rollbook.engine import format_duration
 
     cluster = read_visible_status(run)
     status, pace, jobs = cluster.status, cluster.pace, cluster.jobs
@@ -36,6 +37,10 @@ def status_command(run: o.Run, exact: Exact = False, json: o.Json = False) -> No
         return
     print(f"{status.path}: {status.state}, round {status.round}")
     show_counts(status)
+    if status.prompt_tokens:
+        print(describe_cached(status.cached_tokens, status.prompt_tokens))
+    for role, use in sorted(status.roles.items()):
+        print(use.describe(role))
     if status.outage:
         print(strip_control_characters(status.outage))
     if pace.rate and status.pending:
@@ -58,7 +63,7 @@ def show_counts(status: RunStatus) -> None:
     if status.failed:
         show_table(["failure", "rollouts"], sorted(status.failed.items()))
     if status.dropped:
-        print(f"{status.dropped} doubled rollouts were dropped")
+        print(f"{status.dropped} duplicate rollouts were dropped")
     if status.damaged:
         print(f"{len(status.damaged)} damaged journal lines do not count, the first is {status.damaged[0]}")
     if status.chunks_in_work and not status.exact:
@@ -85,7 +90,7 @@ def cancel_command(run: o.Run) -> None:
     path = Book(run).path
     count = cancel_run(path)
     print(f"cancelled {count} jobs" if count else "no job was waiting or running")
-    print(f"what is scored stays; go on with: rollbook resume {quote(str(path))}", file=sys.stderr)
+    print(f"scores are kept; continue with: rollbook resume {quote(str(path))}", file=sys.stderr)
 
 
 WorkerNumber = Annotated[
@@ -100,7 +105,7 @@ def logs_command(run: o.Run, worker: WorkerNumber = None) -> None:
 
     logs = find_logs(Book(run).path, worker)
     if not logs:
-        raise UsageError(f"{run}: no worker has written a log; the work of `rollbook run` alone is shown as it goes")
+        raise UsageError(f"{run}: no worker has written a log; `rollbook run` prints its progress, and writes none")
     if worker is None:
         show_table(["log", "file", "last line"], [[log.who, str(log.path), log.last_line] for log in logs])
         return

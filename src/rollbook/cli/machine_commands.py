@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,14 +52,23 @@ EnvironmentName = Annotated[
 ]
 
 
+Catalogue = Annotated[
+    bool, typer.Option("--catalogue", help="List sets on the Hugging Face hub that can be run by name.")
+]
+
+
 def envs_command(
     environment: EnvironmentName = None,
     data: o.Data = None,
     prompt_template: o.PromptTemplate = None,
+    catalogue: Catalogue = False,
     json: o.Json = False,
 ) -> None:
     from rollbook.environments import describe_environment, list_environments
 
+    if catalogue:
+        show_catalogue(environment, json)
+        return
     if environment is not None:
         described = describe_environment(environment, data, prompt_template)
         show_json(described) if json else show_environment(described)
@@ -69,11 +79,40 @@ def envs_command(
     if json:
         show_json(known)
         return
-    show_table(["environment", "what it is"], [[env.name, env.description] for env in known if not env.is_url_scheme])
-    print()
+    for kind, title in KIND_TITLES.items():
+        rows = [[env.name, env.description] for env in known if env.kind == kind and not env.is_url_scheme]
+        if rows:
+            show_table([title, "what it is"], rows)
+            print()
     rows = [[f"{env.name}://", env.description] for env in known if env.is_url_scheme]
     show_table(["URL of a server", "what it is"], rows)
     print("\nyour own: path/to/file.py:Class or package.module:Class\nin detail: rollbook envs ENVIRONMENT")
+    print("sets on the Hugging Face hub: rollbook envs --catalogue")
+
+
+def show_catalogue(environment: str | None, json: bool) -> None:
+    """Print the sets of the catalogue: what each is, where its rows are, what scores it, its licence."""
+    from rollbook.environments import read_catalogue
+
+    if environment is not None:
+        raise UsageError(f"--catalogue lists all sets; rollbook envs {environment} describes one")
+    entries = read_catalogue()
+    if json:
+        show_json(entries)
+        return
+    rows = [[name, entry.about, entry.data, entry.environment, entry.licence] for name, entry in entries.items()]
+    show_table(["set", "what it is", "rows", "scorer", "licence"], rows)
+    print("\ntheir rows come from the hub when a run is planned: pip install 'rollbook[hf]'")
+
+
+KIND_TITLES = {
+    "benchmark": "benchmark, data included",
+    "rows": "for your rows (--data)",
+    "generated": "generated tasks",
+    "adapter": "other packages' tasks",
+    "": "other",
+}
+"""The order and the titles in which `rollbook envs` shows the kinds of environments."""
 
 
 def show_environment(described: EnvironmentDescription) -> None:
@@ -85,6 +124,8 @@ def show_environment(described: EnvironmentDescription) -> None:
         print(f"\nscoring: {described.scoring}")
     if described.judge:
         print(f"judge: {described.judge} (--judge URL)")
+    if described.data:
+        print(f"rows: {described.data}\nlicence: {described.licence}")
     if described.row_fields:
         print()
         show_table(["field of a row", "what it is"], [[name, text] for name, text in described.row_fields.items()])
@@ -94,6 +135,9 @@ def show_environment(described: EnvironmentDescription) -> None:
         named = next((each.name for each in described.options if not each.name.startswith("--")), None)
         if named:
             print(f"options go behind the name: '{described.name}?{named}=...'")
+    if described.prompt_template:
+        print("\nprompt template (copy it to a file, change it, give --prompt-template FILE):\n")
+        print(textwrap.indent(described.prompt_template, "    "))
     show_example(described)
 
 
@@ -217,10 +261,14 @@ def serve(
         ),
     ] = None,
     room: Annotated[
-        int, typer.Option("--room", metavar="N", min=1, help="The most requests that run or wait; more get HTTP 429.")
+        int,
+        typer.Option(
+            "--room", metavar="N", min=1, help="Maximum number of running and waiting requests; more get HTTP 429."
+        ),
     ] = 256,
     sessions: Annotated[
-        int, typer.Option("--sessions", metavar="N", min=1, help="The most open sessions; more get HTTP 429.")
+        int,
+        typer.Option("--sessions", metavar="N", min=1, help="Maximum number of open sessions; more get HTTP 429."),
     ] = 256,
     allow_weaker: AllowWeaker = False,
 ) -> None:

@@ -164,7 +164,7 @@ def _add_command(app: typer.Typer, name: str, entry: CommandEntry) -> None:
 
 
 def find_wanted(words: Sequence[str]) -> str:
-    """Return the name of the command to import: the first word, or that of the line a shell wants completed."""
+    """Return the name of the command to import: the first word, or that of the line that a shell completes."""
     if COMPLETION_VARIABLE not in os.environ:
         return words[0]
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
@@ -172,11 +172,11 @@ def find_wanted(words: Sequence[str]) -> str:
 
 
 COMPLETION_VARIABLE = "_ROLLBOOK_COMPLETE"
-"""Set by the scripts of --show-completion when a shell wants a line completed."""
+"""Set by the scripts of --show-completion when a shell completes a line."""
 
 
 def _do_nothing() -> None:
-    """Stand for a command that is not called."""
+    """Replace a command that is not called."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -192,14 +192,14 @@ def _global_options(
         False, "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
     ),
 ) -> None:
-    """Take the options that stand before a command."""
+    """Take the options that come before a command."""
 
 
 PLAIN_WORDS = {
     "Input should be a valid integer, unable to parse string as an integer": "this is not a whole number",
     "Input should be a valid number, unable to parse string as a number": "this is not a number",
 }
-"""What typer says about a value, and what it means."""
+"""Messages of typer about a value, and what they mean."""
 
 
 def _format_usage(error: typer.TyperException) -> str:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_origin
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
 import typer
@@ -21,18 +21,19 @@ import typer
 from rollbook.core import (
     GROUPS,
     JSON,
-    RESERVED_SAMPLING_KEYS,
-    SAMPLING_FIELDS,
     ClusterOptions,
     Limits,
+    Routing,
     RunOptions,
     RunParameter,
     ServerSpec,
     Settings,
     StartOptions,
+    check_extra_sampling,
     decode,
     list_parameters,
     parse_price,
+    parse_roles,
 )
 from rollbook.errors import UsageError
 
@@ -141,7 +142,7 @@ def _option_type(field: RunParameter) -> Any:
 
 
 def field_option(struct: Struct, name: str, show_default: bool = True) -> Any:
-    """Return what typer has to know of a field, for a command that declares the option itself."""
+    """Return what typer needs of a field, for a command that declares the option itself."""
     field = list_parameters(struct)[name]
     details = field.details
     return typer.Option(
@@ -213,6 +214,14 @@ def parse_max_failures(text: str) -> str:
     raise UsageError(f"--max-failures {text}: neither a number of rollouts (20) nor a share of them (1%)")
 
 
+def check_routing(text: str) -> str:
+    """Check --routing."""
+    known = get_args(Routing)
+    if text not in known:
+        raise UsageError(f"--routing {text}: known are {' and '.join(known)}")
+    return text
+
+
 def check_price(text: str) -> str:
     """Check --price."""
     parse_price(text)
@@ -226,14 +235,7 @@ def parse_sampling(pairs: list[str], option: str = "--sampling") -> dict[str, JS
     {'top_k': 20, 'stop': 'END', 'seed': None}
     """
     extra = parse_pairs(option, pairs, f", as in {option} top_k=20")
-    for key, value in extra.items():
-        if key in (*SAMPLING_FIELDS, "seed") and value is None:
-            continue  # omitted
-        pair = next(pair for pair in pairs if pair.startswith(f"{key}="))
-        if key == "max_completion_tokens":
-            raise UsageError(f"{option} {pair}: give --max-tokens; the name that the endpoint takes is found out")
-        if key in (*SAMPLING_FIELDS, *RESERVED_SAMPLING_KEYS):
-            raise UsageError(f"{option} {pair}: {key} is not extra sampling; it has an option or is fixed")
+    check_extra_sampling(extra, option)
     return extra
 
 
@@ -244,6 +246,8 @@ def parse_pairs(option: str, pairs: list[str], example: str = "") -> dict[str, J
         key, equals, text = pair.partition("=")
         if not key or not equals:
             raise UsageError(f"{option} {pair}: write key=value{example}")
+        if key in found:
+            raise UsageError(f"{option} {pair}: {key} is given twice; give one of them")
         try:
             found[key] = decode(text)
         except ValueError:
@@ -271,15 +275,17 @@ PARSERS: dict[str, Callable[[Any], JSON]] = {
     "concurrency": parse_concurrency,
     "max_failures": parse_max_failures,
     "price": check_price,
+    "routing": check_routing,
     "extra": parse_sampling,
     "judge_sampling": partial(parse_sampling, option="--judge-sampling"),
     "headers": parse_headers,
+    "roles": parse_roles,
 }
 """How the text of an option becomes the value of its field, where typer cannot tell."""
 
 LAST_SETTINGS = take_settings(after={"connect_timeout": "call_timeout"}, show_defaults=False)
 """For a run that was started before: what is not given stays as its last start had it, so there are no defaults."""
-JUDGE_SETTINGS = take_settings("judge_urls", "judge_key_env", "judge_sampling", "judge_s")
+JUDGE_SETTINGS = take_settings("judge_urls", "judge_key_env", "judge_sampling", "judge_s", "roles")
 START = make_struct(StartOptions)
 API_KEY = take_settings("api_key_env", "headers")
 VERIFY_LIMITS = make_struct(Limits, "verify_s")
@@ -310,6 +316,7 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the results
 Limit: TypeAlias = Annotated[int | None, field_option(RunOptions, "limit")]
 Data: TypeAlias = Annotated[str | None, field_option(RunOptions, "data")]
 PromptTemplate: TypeAlias = Annotated[str | None, field_option(RunOptions, "template")]
+AllowNetwork: TypeAlias = Annotated[bool, field_option(RunOptions, "allow_network")]
 Out: TypeAlias = Annotated[str | None, field_option(RunOptions, "out")]
 Seed: TypeAlias = Annotated[int, field_option(RunOptions, "seed")]
 Model: TypeAlias = Annotated[list[str] | None, field_option(Settings, "urls")]

@@ -6,10 +6,8 @@ in a browser, on this machine alone, or writes one run as one file. `import` mak
 
 from __future__ import annotations
 
-import math
 import sys
 import webbrowser
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +36,14 @@ Runs = Annotated[
         metavar="RUN...", help="Run directories; several of the same run are read as one.", show_default=False
     ),
 ]
+ReportedRuns = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="Run directories; several of the same run are read as one. Or a folder that run --each has made.",
+        show_default=False,
+    ),
+]
 Ks = Annotated[
     str | None,
     typer.Option(
@@ -46,7 +52,9 @@ Ks = Annotated[
         help="Report pass@K and the like at these K. [default: powers of two up to the samples]",
     ),
 ]
-Threshold = Annotated[float, typer.Option("--threshold", metavar="X", help="The reward from which a rollout passes.")]
+Threshold = Annotated[
+    float, typer.Option("--threshold", metavar="X", help="The lowest reward with which a rollout passes.")
+]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
 Prefix = Annotated[str, typer.Option("--prefix", metavar="PREFIX", help="A prefix for the names of the metrics.")]
 ResamplingSeed = Annotated[int, typer.Option("--seed", metavar="N", help="The seed of random draws.")]
@@ -61,24 +69,27 @@ def parse_ks(text: str | None) -> list[int] | None:
     if text is None:
         return None
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and 0 < int(word) <= 100_000 for word in words):
+    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
         raise UsageError(f"--at {text}: write whole numbers from 1, as in --at 1,2,4,8")
     return sorted({int(word) for word in words})
 
 
-def check_threshold(value: float) -> float:
-    """Check --threshold: a finite number."""
-    if not math.isfinite(value):
-        raise UsageError(f"--threshold {value}: not a finite number")
-    return value
-
-
 def report_command(
-    runs: Runs, at: Ks = None, threshold: Threshold = 1.0, markdown: Markdown = False, json: o.Json = False
+    runs: ReportedRuns, at: Ks = None, threshold: Threshold = 1.0, markdown: Markdown = False, json: o.Json = False
 ) -> None:
-    from rollbook.reports import RunData, build_report, group_by_run, make_shortfall
+    from rollbook.reports import (
+        RunData,
+        build_report,
+        check_measures,
+        group_by_run,
+        is_model_folder,
+        make_shortfall,
+    )
 
-    ks, least = parse_ks(at), check_threshold(threshold)
+    ks, least = check_measures(parse_ks(at), threshold)
+    if len(runs) == 1 and is_model_folder(runs[0]):
+        _report_models(runs[0], ks, least, markdown, json)
+        return
     reports = []
     for group in group_by_run(_select_runs(runs)):
         data = RunData(group)
@@ -88,6 +99,17 @@ def report_command(
     for report in reports:
         if report.scored < report.requested:
             raise make_shortfall(report)
+
+
+def _report_models(folder: Path, ks: list[int] | None, threshold: float, markdown: bool, json: bool) -> None:
+    """Show the leaderboard of a folder of several models."""
+    from rollbook.cli.model_runs import show_leaderboard
+    from rollbook.reports import make_incomplete, make_leaderboard
+
+    board = make_leaderboard(folder, ks, threshold)
+    show_leaderboard(board, json, markdown)
+    if not board.complete:
+        raise make_incomplete(board)
 
 
 def _select_runs(paths: list[Path]) -> list[Path]:
@@ -134,17 +156,12 @@ ProfileOut = Annotated[
 def profile_command(
     runs: Runs, out: ProfileOut = None, at: Ks = None, threshold: Threshold = 1.0, prefix: Prefix = ""
 ) -> None:
-    from rollbook.reports import ProfileRows, RunData, check_suffix, write_table
+    from rollbook.reports import write_profile
 
-    target = out or runs[0] / "profile.jsonl"
-    check_suffix(target)
-    data = RunData(runs)
-    rows = ProfileRows(data, parse_ks(at), check_threshold(threshold), prefix)
-    count = write_table(target, rows)
-    if data.live:
-        print("the run is going on: these are the numbers so far", file=sys.stderr)
-    scored, requested = len(data.scored.columns), int(data.requested.sum())
-    print(f"{target}: {count} tasks, {scored}/{requested} rollouts scored")
+    made = write_profile(runs, out, parse_ks(at), threshold, prefix)
+    if made.live:
+        print("the run is in progress: these are the numbers so far", file=sys.stderr)
+    print(f"{made.path}: {made.tasks} tasks, {made.scored}/{made.requested} rollouts scored")
 
 
 CurateSource = Annotated[
@@ -190,46 +207,20 @@ def curate_command(
     threshold: Threshold = 1.0,
     prefix: Prefix = "",
 ) -> None:
-    from rollbook.reports import write_lines_atomically
-    from rollbook.stats import Buckets, CurateOptions, Expression, curate
+    from rollbook.reports import write_curated
+    from rollbook.stats import CurateOptions
 
-    if out.suffix != ".jsonl":
-        raise UsageError(f"-o {out}: the ending must be .jsonl, which --data reads")
-    if out.exists() and out.samefile(source):
-        raise UsageError(f"-o {out}: that is what is read; choose another file")
-    options = CurateOptions(
-        keep=None if keep is None else Expression(keep),
-        sort=None if sort is None else Expression(sort),
-        descending=desc,
-        buckets=None if bucket is None else Buckets.parse(bucket),
-        per_bucket=per_bucket,
-        limit=limit,
-        seed=seed,
-    )
-    choice = curate(_read_profile_lines(source, parse_ks(at), check_threshold(threshold), prefix), options)
-    if choice.lines:
-        write_lines_atomically(out, iter(choice.lines))
+    options = CurateOptions.parse(keep, sort, bucket, descending=desc, per_bucket=per_bucket, limit=limit, seed=seed)
+    choice = write_curated(source, out, options, parse_ks(at), threshold, prefix)
     if choice.buckets:
         rows: list[list[Cell]] = [[label, tasks, taken] for label, (tasks, taken) in choice.buckets.items()]
         show_table([f"{bucket}".rpartition(":")[0], "tasks", "taken"], rows)
     outside = f", {choice.outside} outside every bucket" if choice.outside else ""
     counts = f"{len(choice.lines)} of {choice.rows} tasks ({choice.matched} kept{outside})"
-    if not choice.lines:  # --data refuses a file without rows
+    if not choice.lines:
         print(f"rollbook: {counts}: nothing to write, {out} was left as it was", file=sys.stderr)
         raise typer.Exit(NONE_LEFT_EXIT)
     print(f"{out}: {counts}")
-
-
-def _read_profile_lines(source: Path, ks: list[int] | None, threshold: float, prefix: str) -> Iterator[bytes]:
-    """Read the rows of a profile, or make them from a run."""
-    if source.is_dir():
-        from rollbook.reports import profile_lines
-
-        return profile_lines(source, ks, threshold, prefix)
-    from rollbook.core import encode
-    from rollbook.reports import read_table
-
-    return map(encode, read_table(source))
 
 
 RunA = Annotated[
@@ -240,7 +231,6 @@ RunsB = Annotated[
 ]
 Common = Annotated[bool, typer.Option("--common", help="Where the tasks differ, compare those that both have.")]
 MAX_FLIPPED_SHOWN = 10
-MIN_SHOWN_P = 0.0001
 
 
 def compare_command(
@@ -252,9 +242,9 @@ def compare_command(
     seed: ResamplingSeed = 0,
     json: o.Json = False,
 ) -> None:
-    from rollbook.reports import compare_runs
+    from rollbook.reports import check_measures, compare_runs
 
-    ks, least = parse_ks(at), check_threshold(threshold)
+    ks, least = check_measures(parse_ks(at), threshold)
     labels = ["B"] * len(b) if json else [_label_run(number) for number in range(1, len(b) + 1)]
     made = [
         compare_runs(a, each, common=common, ks=ks, threshold=least, seed=seed, label=label)
@@ -323,9 +313,10 @@ def _make_difference_row(name: str, each: Difference) -> list[Cell]:
 
 
 def _format_p(value: float | None) -> str:
-    if value is None:
-        return "= -"
-    return f"= {value:.4f}" if value >= MIN_SHOWN_P else f"< {MIN_SHOWN_P}"
+    from rollbook.reports import format_p
+
+    text = format_p(value)
+    return text if text.startswith("<") else f"= {text}"
 
 
 def _show_flipped(label: str, tasks: list[str]) -> None:
@@ -379,12 +370,14 @@ def view_command(
 
 def _announce_address(address: str, show: bool) -> None:
     print(address, flush=True)
-    print("the address is good for this machine and this start only; Ctrl-C ends it", file=sys.stderr, flush=True)
+    print("the address works on this machine until the viewer stops; Ctrl-C stops it", file=sys.stderr, flush=True)
     if show:
         webbrowser.open(address)
 
 
-ExportFormat = Annotated[str, typer.Option("--format", metavar="jsonl|parquet|gym|sft", help="The form of the rows.")]
+ExportFormat = Annotated[
+    str, typer.Option("--format", metavar="jsonl|parquet|csv|gym|sft", help="The format of the rows.")
+]
 KeepRollouts = Annotated[
     str | None,
     typer.Option(
@@ -395,43 +388,55 @@ KeepRollouts = Annotated[
     ),
 ]
 ExportOut = Annotated[
-    Path, typer.Option("-o", "--out", metavar="FILE", help="The file, which must be new.", callback=o.check_path)
+    Path | None,
+    typer.Option("-o", "--out", metavar="FILE", help="The file, which must be new.", callback=o.check_path),
+]
+ExportTo = Annotated[
+    str | None,
+    typer.Option(
+        "--to", metavar="hf://ORG/NAME", help="Upload Parquet files and a dataset card to the Hugging Face Hub instead."
+    ),
+]
+License = Annotated[
+    str | None, typer.Option("--license", metavar="ID", help="The license on the dataset card. [default: unknown]")
 ]
 
 
-def export_command(run: o.Run, out: ExportOut, format: ExportFormat = "jsonl", keep: KeepRollouts = None) -> None:
-    from rollbook.reports import PASSING_FILTER, export_rollouts
-    from rollbook.stats import Expression
+def export_command(
+    run: o.Run,
+    out: ExportOut = None,
+    format: ExportFormat = "jsonl",
+    keep: KeepRollouts = None,
+    to: ExportTo = None,
+    license: License = None,
+) -> None:
+    from rollbook.commands import export
+    from rollbook.reports import PASSING_FILTER
 
-    wanted = None if keep is None else Expression(keep)
-    if format == "gym":
-        from rollbook.gym.client import export_gym
-
-        counts = export_gym(run, out, wanted)
-    else:
-        counts = export_rollouts(run, format, out, wanted)
+    made = export(run, out, format=format, keep=keep, to=to, license=license)
+    counts = made.counts
     reasons = ((counts.unscored, "without a score"), (counts.filtered, f"not kept by {keep or PASSING_FILTER!r}"))
     left = ", ".join(f"{count} {why}" for count, why in reasons if count)
-    print(f"{counts.written} rollouts: {out}{f' (not exported: {left})' if left else ''}", file=sys.stderr)
+    print(f"{counts.written} rollouts: {made.place}{f' (not exported: {left})' if left else ''}", file=sys.stderr)
 
 
 CollectedFile = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="The rollouts that `gym eval run` wrote; inputs and failures are read from beside them.",
+        help="The rollouts that `gym eval run` wrote; inputs and failures are read from the same folder.",
         show_default=False,
     ),
 ]
 
 
 def import_command(file: CollectedFile, out: o.Out = None, json: o.Json = False) -> None:
-    from rollbook.engine import choose_run_folder
+    from rollbook.engine import claim_run_folder
     from rollbook.gym.client import import_gym
     from rollbook.processes import run_event_loop
     from rollbook.reports import make_shortfall
 
-    folder = out or str(choose_run_folder(file.stem))
+    folder = out or str(claim_run_folder(file.stem))
     report = run_event_loop(lambda: import_gym(file, folder, lambda note: print(note, file=sys.stderr)))
     show_reports([report], json, False)
     if report.scored < report.requested:

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 from unicodedata import category
 
-from rollbook.core import encode_pretty, format_cost
+from msgspec import to_builtins
+
+from rollbook.core import describe_cached, encode_pretty, format_cost
 
 if TYPE_CHECKING:
     from rollbook.reports import Report
@@ -26,7 +28,7 @@ TableData = tuple[list[str], list[list[Cell]]]
 HUGE = 1e9
 MAX_MISSING_SHOWN = 10
 UNPRINTABLE_CATEGORIES = ("Cc", "Cf", "Cs")
-"""Characters that control a terminal, change the writing direction, or are no text at all."""
+"""Characters that control a terminal, change the writing direction, or are not text at all."""
 
 
 def show_json(value: object) -> None:
@@ -136,7 +138,7 @@ def show_numbers(report: Report, as_json: bool) -> None:
     if as_json:
         show_json(report.json())
         return
-    notes = [*describe_verifiers(report), *report.warnings, *_list_damage(report)]
+    notes = [*describe_verifiers(report), *report.warnings, *_list_damage(report), *describe_roles(report)]
     print("\n".join(map(strip_control_characters, [make_headline(report), *notes])))
     metrics = list(report.environments.values())
     ks = sorted({k for one in metrics for k in one.pass_at})
@@ -150,10 +152,12 @@ def show_numbers(report: Report, as_json: bool) -> None:
 def make_headline(report: Report) -> str:
     """Return the run, its model and its counts."""
     failed = sum(report.failed.values())
-    dropped = f", {report.dropped} doubled and dropped" if report.dropped else ""
+    dropped = f", {report.dropped} duplicates dropped" if report.dropped else ""
     counts = f"{report.scored}/{report.requested} scored, {failed} failed, {report.pending} pending"
     cost = "" if report.cost is None else f", cost {format_cost(report.cost)}"
-    return f"{report.path}: {describe_model(report.model, report.scripted)}: {counts}{dropped}{cost}"
+    cache = report.cache
+    cached = "" if cache is None else f", {describe_cached(cache.cached_tokens, cache.prompt_tokens)}"
+    return f"{report.path}: {describe_model(report.model, report.scripted)}: {counts}{dropped}{cost}{cached}"
 
 
 def describe_model(model: str, scripted: bool) -> str:
@@ -165,14 +169,27 @@ def describe_verifiers(report: Report) -> list[str]:
     """Return a note where the scores are by two verifiers."""
     if not report.kept_from:
         return []
-    kept = f"what run {report.kept_from} scored keeps its scores"
-    return [f"two verifiers: {kept}, and only what failed there was scored by this run's (run.json: rescored)"]
+    kept = f"scores of run {report.kept_from} are kept"
+    return [f"two verifiers: {kept}, and only its failed rollouts were scored by this run's (run.json: rescored)"]
+
+
+def describe_roles(report: Report) -> list[str]:
+    """Return a line for each role that was asked, and how far a judge agrees with people."""
+    lines = [use.describe(role) for role, use in sorted(report.roles.items())]
+    return [*lines, *(f"{name}: {each.describe()}" for name, each in report.calibration.items())]
 
 
 def _list_damage(report: Report) -> list[str]:
     from rollbook.reports import describe_damage
 
     return [describe_damage(report.damaged, report.path)] if report.damaged else []
+
+
+def _list_tail(report: Report) -> list[str]:
+    from rollbook.reports import describe_tail
+
+    line = describe_tail(to_builtins(report.tail)) if report.tail else ""
+    return [line] if line else []
 
 
 def list_summary_columns(ks: list[int]) -> list[str]:
@@ -237,29 +254,33 @@ def show_reports(reports: Sequence[Report], as_json: bool, as_markdown: bool) ->
 
 def list_notes(report: Report) -> list[str]:
     """Return notes on the numbers: a run that continues, merged runs, two verifiers, missing tasks, estimates."""
-    notes = ["the run is going on: these are the numbers so far"] if report.live else []
+    notes = ["the run is in progress: these are the numbers so far"] if report.live else []
     notes += describe_verifiers(report)
     notes += report.warnings
     notes += _list_damage(report)
+    notes += _list_tail(report)
+    notes += describe_roles(report)
     if report.merged:
         notes.append(f"read together with {', '.join(report.merged)}")
     if report.disagreeing:
         notes.append(f"warning: {report.disagreement}")
     for one in _list_metrics(report):
         notes += [
-            f"{one.env}: @{k} rests on {n} of {one.tasks} tasks" for k, n in one.coverage.items() if n < one.tasks
+            f"{one.env}: @{k} is computed from {n} of {one.tasks} tasks"
+            for k, n in one.coverage.items()
+            if n < one.tasks
         ]
         # Where not every environment reports answers, fewer tasks vote.
         few = {k: n for k, n in one.maj_coverage.items() if n < one.coverage[k]}
         why = "the others report no answers"
-        notes += [f"{one.env}: maj@{k} rests on {n} of {one.tasks} tasks ({why})" for k, n in few.items()]
+        notes += [f"{one.env}: maj@{k} is computed from {n} of {one.tasks} tasks ({why})" for k, n in few.items()]
         notes += [f"{one.env}: maj@{k} was drawn, +- {error:.4f}" for k, error in one.maj_errors.items()]
     notes += [
         f"{env}: {one.forks} of {one.turns} later turns begin a new sequence (break rate {one.break_rate:.3f})"
         for env, one in report.continuity.items()
     ]
     if report.overall.threshold != 1.0:
-        notes.append(f"a rollout passes from a reward of {report.overall.threshold:g}")
+        notes.append(f"a rollout passes with a reward of at least {report.overall.threshold:g}")
     return notes
 
 

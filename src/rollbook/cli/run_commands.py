@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import msgspec
 import typer
 
+from rollbook.agents import REFERENCE_AGENTS
 from rollbook.cli import options as o
-from rollbook.cli.config_files import Config, SaveConfig, save_config, was_given
+from rollbook.cli.config_files import LISTED_MODELS, Config, SaveConfig, save_config, was_given
 from rollbook.cli.options import OptionSet, compose_options, list_options, read_given
 from rollbook.cli.report_tables import show_json
 from rollbook.cli.run_display import run_with_display
 from rollbook.core import (
+    GROUPS,
     JSON,
     ClusterOptions,
     Limits,
@@ -33,7 +35,7 @@ from rollbook.core import (
     StartOptions,
     list_parameters,
 )
-from rollbook.engine import Display, Request, choose_run_folder
+from rollbook.engine import Display, Request, claim_run_folder
 from rollbook.environments import brings_own_model
 from rollbook.errors import UsageError
 from rollbook.models import EMBEDDED_SLOTS
@@ -61,6 +63,15 @@ StartedRun = Annotated[
         show_default=False,
     ),
 ]
+StartedRuns = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN|FOLDER",
+        help="A run directory, or a folder that run --each has made. Options that are not given stay as they were at "
+        "its last start.",
+        show_default=False,
+    ),
+]
 NewSamples = Annotated[
     int,
     typer.Option("-k", "--samples", metavar="N", min=1, help="How many times each task is run, earlier ones included."),
@@ -76,17 +87,19 @@ def make_request(values: dict[str, Any]) -> Request:
     env = values["env"]
     settings = read_given(Settings, values)
     urls = list(settings.get("urls", []))
-    own = urls or settings.get("base_urls") or brings_own_model(env)
+    asks_none = values.get("agent") in REFERENCE_AGENTS
+    own = urls or settings.get("base_urls") or asks_none or brings_own_model(env)
     first: dict[str, JSON] = {} if own else {"concurrency": EMBEDDED_SLOTS}
-    return Request(
+    request = Request(
         env=env,
         model=urls,
         judge=list(settings.get("judge_urls", [])),
         sampling=Sampling(**read_given(Sampling, values)),
         limits=Limits(**read_given(Limits, values)),
         settings=Settings(**first | settings),
-        **{"out": str(choose_run_folder(env)), **read_given(RunOptions, values)},
+        **{"out": "", **read_given(RunOptions, values)},
     )
+    return request if request.out else msgspec.structs.replace(request, out=str(claim_run_folder(env)))
 
 
 def read_place(values: dict[str, Any]) -> dict[str, Any]:
@@ -146,26 +159,12 @@ def is_scheduler(place: str | None) -> bool:
     return place not in (None, "local", "ray")
 
 
-def choose_cluster(run: Path, on: str | None, settings: dict[str, JSON]) -> tuple[str, dict[str, JSON]]:
-    """Return the place where a run continues, by default the last one; "" is this machine. Adapt the settings to it."""
-    from rollbook.clusters import find_last_place, read_ssh_run, was_submitted
-
-    ssh_run = read_ssh_run(run)
-    if ssh_run and on in ("local", "ray"):
-        raise UsageError(f"--on {on}: {run} is worked on at {ssh_run.host}; what lies here is a copy")
-    submitted = was_submitted(run)
-    if on == "ray" or is_scheduler(on) or (on is None and submitted):
-        return on or find_last_place(run), settings
-    # The number of workers that were submitted to a cluster does not fit this machine.
-    return "", {"workers": 1, **settings} if submitted else settings
-
-
 def refuse_cluster_options(options: ClusterOptions) -> None:
     """Refuse options about a cluster, apart from --on, where the workers run on this machine."""
     fields = list_parameters(ClusterOptions)
     given = [field.flag for name, field in fields.items() if getattr(options, name) != field.default and name != "on"]
     for flag in [*given, *_list_server_flags(options)]:
-        raise UsageError(f"{flag}: goes with --on slurm or --on ray; workers on this machine know no cluster")
+        raise UsageError(f"{flag}: goes with --on slurm or --on ray; local workers use no cluster")
 
 
 def make_profile(options: ClusterOptions) -> ClusterProfile:
@@ -232,7 +231,7 @@ def make_server_spec(options: ClusterOptions, request: Request) -> ServerSpec | 
         raise UsageError(f"-m {named[0]}: --serve {kind} serves the model itself; give one of them")
     fields = {"name": request.model_name or options.serve.get("model_path"), **options.serve}
     if not fields["name"]:
-        raise UsageError("--serve command: say with --model-name what the server calls its model")
+        raise UsageError("--serve command: give the name of the model with --model-name")
     if "command" in fields:
         fields["command"] = _split_command(fields["command"], fields.get("nodes", 1))
     return ServerSpec(**fields)
@@ -243,7 +242,7 @@ def _read_server_kind(options: ClusterOptions) -> ServerKind | None:
         return None
     wanted = options.serve.get("kind")
     if wanted is None:
-        raise UsageError(f"{_list_server_flags(options)[0]}: goes with --serve, which says what serves the model")
+        raise UsageError(f"{_list_server_flags(options)[0]}: goes with --serve, which starts the model server")
     for kind in get_args(ServerKind):
         if kind == wanted:
             _refuse_mixed_options(options, kind)
@@ -258,12 +257,12 @@ def _refuse_mixed_options(options: ClusterOptions, kind: ServerKind) -> None:
         if stray:
             raise UsageError(f"{stray[0]}: --serve command runs --server-command as it is; put it in there")
         if not given.get("command"):
-            raise UsageError("--serve command: say what to run with --server-command")
+            raise UsageError("--serve command: give the command with --server-command")
         return
     if given.get("command"):
-        raise UsageError(f"--server-command: --serve {kind} knows its command; add to it with --server-arg")
+        raise UsageError(f"--server-command: --serve {kind} makes the command itself; add arguments with --server-arg")
     if not given.get("model_path"):
-        raise UsageError(f"--serve {kind}: say which weights with --model-path")
+        raise UsageError(f"--serve {kind}: give the weights with --model-path")
 
 
 def _split_command(text: str, nodes: int) -> list[str]:
@@ -272,16 +271,28 @@ def _split_command(text: str, nodes: int) -> list[str]:
     except ValueError as error:
         raise UsageError(f"--server-command {text}: {error}") from None
     if not any("{port}" in word for word in words):
-        raise UsageError(f"--server-command {text}: {{port}} has to stand where the server takes its port")
+        raise UsageError(f"--server-command {text}: write {{port}} where the server takes its port")
     if nodes > 1 and not any("{rank}" in word for word in words):
-        raise UsageError(f"--server-command {text}: on several nodes {{rank}} has to stand where it takes its number")
+        raise UsageError(f"--server-command {text}: on several nodes, write {{rank}} where it takes its rank")
     return words
 
 
 WaitJobs = Annotated[
     bool,
     typer.Option(
-        "--wait-jobs", help="Wait for the jobs, with --on slurm, and exit as they do.", rich_help_panel=o.CLUSTER
+        "--wait-jobs",
+        help="Wait for the jobs, with --on slurm, and exit with their exit code.",
+        rich_help_panel=o.CLUSTER,
+    ),
+]
+
+
+Each = Annotated[
+    bool,
+    typer.Option(
+        "--each",
+        help="Run every -m on its own, as another model and not as a replica, then show a leaderboard.",
+        rich_help_panel=GROUPS["model"],
     ),
 ]
 
@@ -292,6 +303,7 @@ def run_command(
     cluster: ClusterOptions,
     context: typer.Context,
     start: StartOptions,
+    each: Each = False,
     wait_jobs: WaitJobs = False,
     json: o.Json = False,
     save: SaveConfig = None,
@@ -299,16 +311,28 @@ def run_command(
     from rollbook.engine import run_request
 
     if save is not None:
+        if LISTED_MODELS in context.meta:
+            raise UsageError("--save-config: writes no `models`; copy the file of --config")
         save_config(context, save)
+    if each or LISTED_MODELS in context.meta:
+        from rollbook.cli.model_runs import run_each_model
+
+        if cluster.on not in (None, "local"):
+            raise UsageError(f"--on {cluster.on}: --each runs one model after another on this machine; submit each")
+        refuse_cluster_options(cluster)
+        run_each_model(context, request.out, make_request, start, json)
+        return
     if is_scheduler(cluster.on):
         _check_waiting(cluster.on, start, wait_jobs)
     elif wait_jobs:
-        raise UsageError("--wait-jobs: goes with --on slurm; all other work is waited for anyway")
+        raise UsageError("--wait-jobs: goes with --on slurm; other runs always wait")
     elif cluster.on != "ray":
         refuse_cluster_options(cluster)
-        run_with_display(request.out, lambda display: run_request(request, display, start=start), json)
+        run_with_display(request.out, lambda display: run_request(request, display, start=start), json, start.log)
         return
-    run_with_display(request.out, lambda display: _run_on_cluster(request, cluster, context, display, start), json)
+    run_with_display(
+        request.out, lambda display: _run_on_cluster(request, cluster, context, display, start), json, start.log
+    )
 
 
 def _check_waiting(place: str | None, start: StartOptions, wait_jobs: bool) -> None:
@@ -332,7 +356,7 @@ def _run_on_cluster(
         return run_on_ray(request, order, cluster.pack, display, start)
     submission = submit_request(request, order, cluster.pack, display.note)
     ids = ", ".join(f"{job.kind} {job.job}" for job in submission.jobs)
-    display.note(f"{ids}; they go on without this terminal: rollbook status {submission.path}")
+    display.note(f"{ids}; they continue without this terminal: rollbook status {submission.path}")
     return wait_for_jobs(submission.path, display)
 
 
@@ -345,11 +369,11 @@ def plan_command(request: Request) -> None:
     o.print_note(f"next: rollbook work {run}")
 
 
-@compose_options(settings=o.LAST_SETTINGS)
-def work_command(run: StartedRun, settings: dict[str, JSON], json: o.Json = False) -> None:
+@compose_options(settings=o.LAST_SETTINGS, start=o.make_struct(StartOptions, "log"))
+def work_command(run: StartedRun, settings: dict[str, JSON], start: StartOptions, json: o.Json = False) -> None:
     from rollbook.engine import work
 
-    run_with_display(run, lambda display: work(run, settings, display), json)
+    run_with_display(run, lambda display: work(run, settings, display), json, start.log)
 
 
 DryRun = Annotated[
@@ -364,10 +388,12 @@ def submit_command(
     from rollbook.clusters import submit_request
 
     if cluster.on == "local":
-        raise UsageError("--on local: there is nobody to submit to; rollbook run --workers N works on this machine")
+        raise UsageError(
+            "--on local: there is no scheduler to submit to; rollbook run --workers N works on this machine"
+        )
     request, order = make_order(cluster, request, context)
     if dry_run and order.ray:
-        raise UsageError("--dry-run: shows the scripts for Slurm; Ray is given none")
+        raise UsageError("--dry-run: shows the scripts for Slurm; Ray uses none")
     if dry_run:
         show_scripts(request, order, cluster.pack, json)
         return
@@ -403,7 +429,7 @@ def describe_size(job: ClusterJob) -> str:
     """Return the size of a job in words; empty for a report."""
     if job.kind == "report":
         return ""
-    return f" (workers: {job.count})" if job.kind == "crew" else f" (array of {job.count})"
+    return f" (workers: {job.count})" if job.kind == "driver" else f" (array of {job.count})"
 
 
 @compose_options(
@@ -412,7 +438,7 @@ def describe_size(job: ClusterJob) -> str:
     start=o.START,
 )
 def resume_command(
-    run: StartedRun,
+    run: StartedRuns,
     settings: dict[str, JSON],
     retry: Retry = None,
     *,
@@ -420,19 +446,34 @@ def resume_command(
     start: StartOptions,
     json: o.Json = False,
 ) -> None:
+    from rollbook.clusters import choose_cluster
     from rollbook.engine import resume
+    from rollbook.reports import is_model_folder
 
+    if is_model_folder(run):
+        from rollbook.cli.model_runs import resume_each_model
+
+        resume_each_model(run, settings, retry, given, start, json)
+        return
     place, settings = choose_cluster(run, given.get("on"), settings)
     cluster = given.get("cluster")
     if place == "ray":
         resume_on_ray(run, settings, start, json, retry=retry, cluster=cluster, address=given.get("address"))
         return
     if place:
+        refuse_log(start, place)
         resume_on_scheduler(run, settings, retry, cluster, place, json)
         return
     if cluster is not None:
         raise UsageError(f"--cluster {cluster}: goes with --on slurm or --on ray")
-    run_with_display(run, lambda display: resume(run, settings, retry, display, start), json)
+    run_with_display(run, lambda display: resume(run, settings, retry, display, start), json, start.log)
+
+
+def refuse_log(start: StartOptions, place: str) -> None:
+    """Refuse trackers where the work continues without this process, which would start and end them."""
+    if start.log:
+        way = "use it where the command waits for the work: run --wait-jobs, or --on local"
+        raise UsageError(f"--log {start.log[0]}: jobs on {place} work without this command; {way}")
 
 
 def resume_on_scheduler(
@@ -468,6 +509,7 @@ def extend_command(
     start: StartOptions,
     json: o.Json = False,
 ) -> None:
+    from rollbook.clusters import choose_cluster
     from rollbook.engine import extend
 
     place, settings = choose_cluster(run, given.get("on"), settings)
@@ -477,9 +519,10 @@ def extend_command(
     if place:
         from rollbook.clusters import extend_submitted_run
 
+        refuse_log(start, place)
         show_submission(extend_submitted_run(run, samples, settings, o.print_note, place), json)
         return
-    run_with_display(run, lambda display: extend(run, samples, settings, display, start), json)
+    run_with_display(run, lambda display: extend(run, samples, settings, display, start), json, start.log)
 
 
 def resume_on_ray(
@@ -505,6 +548,7 @@ def resume_on_ray(
         return resume_here(run, changes, display) or resume(run, {}, retry, display)
 
     if is_detached(run):
+        refuse_log(start, "ray")
         _show_resubmission(run, resume_detached(run, changes, o.print_note), retry, json)
     else:
-        run_with_display(run, work, json)
+        run_with_display(run, work, json, start.log)

@@ -38,7 +38,8 @@ Role = Annotated[
 Reuse = Annotated[
     bool,
     typer.Option(
-        "--reuse", help="Use a server that is already at the address, if it serves the same with the same arguments."
+        "--reuse",
+        help="Use a server that is already at the address, if it serves the same environment with the same arguments.",
     ),
 ]
 Head = Annotated[bool, typer.Option("--head", help="Also answer as the head server, which lists servers.")]
@@ -48,12 +49,12 @@ EvalType = Annotated[
 HarnessArg = Annotated[
     list[str] | None,
     typer.Option(
-        "--harness-arg", metavar="KEY=VALUE", help="An argument of harness:PACKAGE, no secret; may be repeated."
+        "--harness-arg", metavar="KEY=VALUE", help="An argument of harness:PACKAGE, not a secret; may be repeated."
     ),
 ]
 Sessions = Annotated[
     int,
-    typer.Option("--sessions", metavar="N", min=1, help="The most states that are open at the same time; more wait."),
+    typer.Option("--sessions", metavar="N", min=1, help="Maximum number of open states; more wait."),
 ]
 Lease = Annotated[
     float, typer.Option("--lease", metavar="S", min=0.1, help="Seconds without use after which a state is closed.")
@@ -72,7 +73,7 @@ def serve_command(
     data_dir: DataDir = None,
     data: o.Data = None,
     prompt_template: o.PromptTemplate = None,
-    role: Role = "resources",
+    serve_as: Role = "resources",
     reuse: Reuse = False,
     head: Head = False,
     model: o.Model = None,
@@ -94,8 +95,8 @@ def serve_command(
     from rollbook.gym.server import ServeOptions, serve_gym
     from rollbook.processes import run_event_loop
 
-    if role not in ("resources", "agent"):
-        raise UsageError(f"--as {role}: resources or agent")
+    if serve_as not in ("resources", "agent"):
+        raise UsageError(f"--as {serve_as}: resources or agent")
     options = ServeOptions(
         env=env,
         data=data,
@@ -107,7 +108,7 @@ def serve_command(
         data_dir=data_dir,
         reuse=reuse,
         head=head,
-        role=cast(Literal["resources", "agent"], role),
+        role=cast(Literal["resources", "agent"], serve_as),
         limits=limits,
         settings=Settings(concurrency=concurrency, **key, **judge),
         judge_name=judge_name,
@@ -124,7 +125,7 @@ def serve_command(
 
 ModelUrl = Annotated[
     str,
-    typer.Option("-m", "--model", metavar="URL", help="The endpoint of the model that NeMo Gym asks."),
+    typer.Option("-m", "--model", metavar="URL", help="The endpoint of the model that NeMo Gym calls."),
 ]
 ModelId = Annotated[
     str,
@@ -135,7 +136,7 @@ ModelId = Annotated[
 ConfigOut = Annotated[
     Path,
     typer.Option(
-        "-o", "--out", metavar="FILE", help="The YAML file; the others are written beside it.", callback=o.check_path
+        "-o", "--out", metavar="FILE", help="The YAML file; the others are written next to it.", callback=o.check_path
     ),
 ]
 GymHost = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The host of the environment's server.")]
@@ -156,7 +157,7 @@ ModelKeyEnv = Annotated[
     str, typer.Option("--api-key-env", metavar="NAME", help="The environment variable that holds the model's key.")
 ]
 JudgeUrls = Annotated[
-    list[str] | None, typer.Option("--judge", metavar="URL", help="The endpoint of a judge that the server asks.")
+    list[str] | None, typer.Option("--judge", metavar="URL", help="The endpoint of a judge that the server calls.")
 ]
 
 
@@ -216,15 +217,13 @@ RecordsOut = Annotated[
         "-o",
         "--out",
         metavar="DIR",
-        help="Write a record of each rollout that has ended there.",
+        help="Write a record of each finished rollout to this folder.",
         callback=o.check_path,
     ),
 ]
 MaxRollouts = Annotated[
     int,
-    typer.Option(
-        "--rollouts", metavar="N", min=1, help="The most rollouts that are open at the same time; more get HTTP 429."
-    ),
+    typer.Option("--rollouts", metavar="N", min=1, help="Maximum number of open rollouts; more get HTTP 429."),
 ]
 
 
@@ -232,7 +231,7 @@ MaxRollouts = Annotated[
     key=o.API_KEY,
     sampling=o.make_struct(Sampling),
     limits=o.make_struct(Limits, "rollout_s", "max_turns", "max_tokens_total"),
-    timeouts=o.take_settings("call_s", "outage_s"),
+    calls=o.take_settings("call_s", "outage_s", "routing"),
 )
 def gateway_command(
     model: Upstream = None,
@@ -246,7 +245,7 @@ def gateway_command(
     sampling: Sampling,
     limits: Limits,
     continue_tokens: o.ContinueTokens = False,
-    timeouts: dict[str, JSON],
+    calls: dict[str, JSON],
     rollouts: MaxRollouts = 4096,
 ) -> None:
     from rollbook.gateway import GatewayOptions, RolloutDefaults, serve_gateway
@@ -258,7 +257,7 @@ def gateway_command(
         host=host,
         port=port,
         out=None if out is None else str(out),
-        settings=Settings(**key, **timeouts),
+        settings=Settings(**key, **calls),
         defaults=RolloutDefaults(sampling, limits, seed, rollouts=rollouts, continue_tokens=continue_tokens),
     )
     secret = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(24)
@@ -268,4 +267,6 @@ def gateway_command(
 def _announce_gateway(url: str, key: str) -> None:
     print(url, flush=True)
     if not os.environ.get(KEY_VARIABLE):
-        o.print_note(f"the key that opens and reads rollouts, good for this start ({KEY_VARIABLE} sets one): {key}")
+        o.print_note(
+            f"the key that opens and reads rollouts, valid until the gateway stops ({KEY_VARIABLE} sets one): {key}"
+        )

@@ -1,6 +1,6 @@
 """`rollbook check`, `score` and `reverify`: verifiers without a model; `verify`: whether a run directory is undamaged.
 
-`check` says whether an environment is sound, `score` what one answer is worth, `reverify` scores stored rollouts again.
+`check` reports whether an environment is sound, `score` scores one answer, `reverify` scores stored rollouts again.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def check_command(
     limit: CheckedTasks = 200,
     data: o.Data = None,
     prompt_template: o.PromptTemplate = None,
+    allow_network: o.AllowNetwork = False,
     *,
     limits: Limits,
     judge_name: o.JudgeName = "",
@@ -44,7 +45,7 @@ def check_command(
     from rollbook.engine import load_environment
     from rollbook.processes import run_event_loop
 
-    loaded = load_environment(env, data, prompt_template)
+    loaded = load_environment(env, data, prompt_template, allow_network)
     settings = Settings(**judge)
     result = run_event_loop(lambda: check_environment(loaded, limit, limits, settings, judge_name))
     show_soundness(result, json)
@@ -142,7 +143,7 @@ def verify_command(run: o.Run, json: o.Json = False) -> None:
     if json:
         show_json(msgspec.to_builtins(found))
     else:
-        torn = f", {found.torn} with a torn end, which is no damage" if found.torn else ""
+        torn = f", {found.torn} with a torn end, which is not damage" if found.torn else ""
         damage = f"{len(found.damage)} damaged" if found.damage else "no damage"
         summary = f"{found.path}: {found.files} files, {found.lines} journal lines: {damage}{torn}"
         print("\n".join(map(strip_control_characters, [*map(str, found.damage), summary])))
@@ -183,14 +184,11 @@ def reverify_command(
     from rollbook.processes import run_event_loop
     from rollbook.reports import make_shortfall
 
-    if only not in ("failed", "scored", "all"):
-        raise UsageError(f"--only {only}: give failed, scored or all")
-    folder = Path(out) if out else run.with_name(f"{run.name}-reverified")
     display = make_display()
     try:
         settings = Settings(retry=[], **judge)
         result = run_event_loop(
-            lambda: reverify(run, folder, env or [], cast("ReverifyOnly", only), display, settings, judge_name)
+            lambda: reverify(run, out, env or [], cast("ReverifyOnly", only), display, settings, judge_name)
         )
     finally:
         display.stop()
@@ -205,7 +203,7 @@ def show_reverified(result: ReverifyResult, as_json: bool) -> None:
         show_json(result.json())
         return
     show_numbers(result.report, False)
-    since = " by this start, the others by an earlier one" if result.went_on else ""
+    since = " by this command, the others by an earlier one" if result.went_on else ""
     print(f"{result.verified} rollouts verified again{since}, {result.changed} rewards changed")
     if result.changes:
         rows: list[list[Cell]] = [[c.task, c.sample, c.before, c.after] for c in result.changes[:MAX_CHANGES_SHOWN]]

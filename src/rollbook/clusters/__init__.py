@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from rollbook.clusters.job_files import ClusterJob, SubmissionOrder
     from rollbook.clusters.job_status import ClusterStatus, cancel_run, find_logs, read_cluster_status, wait_for_jobs
     from rollbook.clusters.profile import ClusterProfile, check_profile, read_profile
-    from rollbook.clusters.resubmission import extend_submitted_run, find_last_place, resubmit, was_submitted
+    from rollbook.clusters.resubmission import (
+        choose_cluster,
+        extend_submitted_run,
+        find_last_place,
+        resubmit,
+        was_submitted,
+    )
     from rollbook.clusters.scheduler import (
         DEFAULT_SCHEDULER,
         ENDED_STATES,
@@ -48,6 +54,7 @@ __all__ = [
     "SubmissionOrder",
     "cancel_run",
     "check_profile",
+    "choose_cluster",
     "extend_submitted_run",
     "find_last_place",
     "find_logs",

@@ -58,7 +58,7 @@ def _lock(path: Path) -> int:
                 raise InstallError(f"{path}: held by another job for {TIMEOUT_S:g} s") from None
             time.sleep(POLL_S)
         except OSError as error:
-            raise InstallError(f"{path}: this file system takes no lock ({error.strerror})") from None
+            raise InstallError(f"{path}: this file system does not support locks ({error.strerror})") from None
 
 
 def _create_once(folder: Path, home: Path, settings: dict[str, str | None]) -> None:
@@ -88,7 +88,7 @@ def _create_environment(folder: Path, home: Path, settings: dict[str, str | None
     try:
         done = subprocess.run(pip, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise InstallError(f"pip did not end within {TIMEOUT_S:g} s") from None
+        raise InstallError(f"pip did not finish within {TIMEOUT_S:g} s") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr.strip()]
         raise InstallError(f"pip: {lines[-1].removeprefix('ERROR: ')}")
@@ -108,7 +108,7 @@ def main(words: list[str]) -> int:
 
 def _install_and_exec(words: list[str]) -> str:
     if sys.version_info < MIN_PYTHON:
-        return f"{sys.executable} is too old: say `python:` in the profile, 3.11 or newer"
+        return f"{sys.executable} is too old: set `python:` in the profile to Python 3.11 or newer"
     try:
         python = ensure_environment(Path(__file__).absolute().parent)
         os.execv(python, [python, "-P", *words])

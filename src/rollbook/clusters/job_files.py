@@ -1,7 +1,7 @@
 """What a run directory holds about its jobs: jobs.jsonl, jobs/NNNN/order.json and jobs/nodes.jsonl.
 
 RUN/jobs.jsonl: every job that was submitted for the run, one per line, in the order in which the cluster accepted them.
-RUN/jobs/NNNN/order.json: the order of a submission, all that it says beyond the run itself; its jobs read it.
+RUN/jobs/NNNN/order.json: the order of a submission, everything it contains beyond the run itself; its jobs read it.
 RUN/jobs/nodes.jsonl: nodes on which a worker could not start its server. A node with two such reports is excluded.
 """
 
@@ -35,7 +35,7 @@ class PackedFolder(msgspec.Struct, frozen=True):
 
 
 class SubmissionOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a submission requests: how to ask for jobs, how many workers, which servers and which project folder."""
+    """What a submission requests: how jobs are requested, how many workers, which servers and which project folder."""
 
     profile: ClusterProfile
     workers: int
@@ -92,13 +92,14 @@ def read_order(run: Path, number: int) -> SubmissionOrder:
         raise UsageError(f"{path}: {error}") from None
 
 
-JobKind = Literal["workers", "servers", "report", "crew", "cancelled"]
+JobKind = Literal["workers", "servers", "report", "driver", "cancelled", "crew"]
+"""`crew` is an earlier name of `driver`: run directories have it, `read_jobs` translates it."""
 
 
 class ClusterJob(msgspec.Struct, frozen=True):
     """A job that was submitted, or the record that it was cancelled. An array has `count` tasks, from worker `first`.
 
-    A `crew` is on Ray: a driver, which is an actor with this name, and `count` workers.
+    A `driver` is on Ray: an actor with this name, and `count` workers.
     """
 
     kind: JobKind
@@ -143,9 +144,10 @@ def read_jobs(run: Path) -> list[ClusterJob]:
     path, jobs = run / "jobs.jsonl", list[ClusterJob]()
     for number, (_, line) in enumerate(read_whole_lines(path) if path.exists() else (), 1):
         try:
-            jobs.append(_job_decoder.decode(line))
+            job = _job_decoder.decode(line)
         except JSON_ERRORS as error:
             raise BookError(f"{path}:{number}: {error}") from None
+        jobs.append(msgspec.structs.replace(job, kind="driver") if job.kind == "crew" else job)
     return jobs
 
 
@@ -156,7 +158,7 @@ def select_submitted(jobs: list[ClusterJob], kind: JobKind | None = None) -> lis
 
 def select_batch_jobs(jobs: list[ClusterJob]) -> list[ClusterJob]:
     """Return the jobs that a batch system runs."""
-    return [job for job in select_submitted(jobs) if job.kind != "crew"]
+    return [job for job in select_submitted(jobs) if job.kind != "driver"]
 
 
 def select_cancelled_ids(jobs: list[ClusterJob], scheduler: str = DEFAULT_SCHEDULER) -> set[str]:
@@ -198,5 +200,5 @@ def read_reports(path: Path, kind: type[T]) -> list[T]:
 def clear_bad_nodes(run: Path, say: Callable[[str], None]) -> None:
     """Stop excluding nodes. Where no server ever ran, the nodes were not the cause, and all of them may try again."""
     if bad := read_bad_nodes(run):
-        say(f"nothing was ever written, so no node is left out any more: {', '.join(bad)}")
+        say(f"nothing was ever written, so these nodes are no longer excluded: {', '.join(bad)}")
     (run / "jobs" / "nodes.jsonl").unlink(missing_ok=True)

@@ -84,7 +84,7 @@ class JobLog(LineDisplay):
     def __init__(self) -> None:
         super().__init__(format_progress, LINE_EVERY_S)
 
-    def start(self, total: int) -> None:
+    def start(self, total: int, pending: int | None = None) -> None:
         """Write how much there is to do."""
         self.note(f"{total} rollouts in all")
 
@@ -97,7 +97,7 @@ class JobLog(LineDisplay):
 def format_progress(progress: Progress) -> str:
     """Return the progress of a run on one line."""
     failed = sum(progress.failed.values())
-    counts = f"scored {progress.scored}, failed {failed}, open {progress.pending} of {progress.requested}"
+    counts = f"scored {progress.scored}, failed {failed}, pending {progress.pending} of {progress.requested}"
     return f"{counts}; {progress.rate:.1f}/s, {progress.in_flight} in flight"
 
 
@@ -121,11 +121,11 @@ def requeue_if_useful(run: Path, scheduler: Scheduler, task: CurrentTask, max_re
     before = record_attempt(run, task, wrote)
     refusal = find_refusal(scheduler, task, max_restarts, wrote, before) or _find_queue_refusal(run, scheduler, task)
     if refusal:
-        return f"not requeued: {refusal}; go on with rollbook resume {run}"
+        return f"not requeued: {refusal}; continue with rollbook resume {run}"
     try:
         scheduler.requeue(task)
     except SchedulerError as error:
-        return f"not requeued: {error}; go on with rollbook resume {run}"
+        return f"not requeued: {error}; continue with rollbook resume {run}"
     return f"requeued as {task.name}, {task.restart + 1} of at most {max_restarts} times"
 
 
@@ -138,7 +138,7 @@ def find_refusal(
     if task.restart >= max_restarts:
         return f"started again {task.restart} times already (restarts: {max_restarts})"
     if not wrote and before and not before[-1].wrote:
-        return "two attempts running wrote nothing"
+        return "two attempts in a row wrote nothing"
     return ""
 
 
@@ -148,7 +148,7 @@ def _find_queue_refusal(run: Path, scheduler: Scheduler, task: CurrentTask) -> s
     states = [each.state for each in scheduler.read_queue([task.name])]
     if ENDING in states or PREEMPTED in states:
         return f"{scheduler.title} is ending it, and requeues it itself if it was preempted"
-    return "" if states == [RUNNING] else f"{scheduler.title} has it as {', '.join(states) or 'unknown'}"
+    return "" if states == [RUNNING] else f"{scheduler.title} reports it as {', '.join(states) or 'unknown'}"
 
 
 def record_attempt(run: Path, task: CurrentTask, wrote: bool) -> list[JobAttempt]:

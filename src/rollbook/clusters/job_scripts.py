@@ -49,7 +49,7 @@ def make_array_script(
         profile=order.profile,
         run=run,
         role=role,
-        # Workers need the GPUs where they bring the model along, or where nobody serves it at all.
+        # Workers need the GPUs where they bring the model along, or where no server is started.
         devices=serves or not shared,
         count=count,
         # Several where a server that spans them is the job's own.
@@ -63,7 +63,7 @@ def make_array_script(
 
 
 def make_report_script(run: Path, number: int, order: SubmissionOrder) -> str:
-    """Return the script of the job after all workers, however they ended: the book says whether all is there."""
+    """Return the script of the job after all workers, however they ended: the book shows whether all is complete."""
     job = BatchJob(profile=order.profile, run=run, role="report", devices=False)
     order = msgspec.structs.replace(order, sandbox=False)
     body = _script_body(run, number, order, "report", "rollbook", "report", str(run))

@@ -73,7 +73,7 @@ def _read_ray_states(run: Path) -> list[JobStateCount]:
     from rollbook.clusters.ray.runs import is_driver_alive, read_last_driver
 
     driver = read_last_driver(run)
-    return [JobStateCount("crew", "RUNNING" if is_driver_alive(run, driver) else "ENDED", 1)] if driver else []
+    return [JobStateCount("driver", "RUNNING" if is_driver_alive(run, driver) else "ENDED", 1)] if driver else []
 
 
 def _read_batch_states(run: Path) -> list[JobStateCount]:
@@ -120,7 +120,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 
 def read_cluster_status(run: Path) -> ClusterStatus:
-    """Return how a run stands now."""
+    """Return the present status of a run."""
     if remote := read_ssh_run(run):
         seen = remote.call("look", SshRequest(), ClusterStatus, lambda _: None)
         return msgspec.structs.replace(seen, status=msgspec.structs.replace(seen.status, path=str(run)))
@@ -140,7 +140,8 @@ MAX_FAILED_POLLS = 12
 def wait_for_jobs(run: Path, display: Display) -> RunResult:
     """Wait until no worker waits or runs; return the result if all is scored, else raise what a local run raises."""
     started, failed, shown = time.monotonic(), 0, ""
-    display.start(read_status(run).requested)
+    before = read_status(run)
+    display.start(before.requested, before.pending)
     while True:
         try:
             current = read_cluster_status(run)
@@ -157,7 +158,7 @@ def wait_for_jobs(run: Path, display: Display) -> RunResult:
             failed += 1
             if failed >= MAX_FAILED_POLLS:
                 raise
-            display.note(f"{error}; looking again")
+            display.note(f"{error}; checking again")
         time.sleep(POLL_S)
     if remote := read_ssh_run(run):
         remote.fetch(run)
@@ -281,8 +282,14 @@ def _find_batch_logs(run: Path) -> list[WorkerLog]:
 
 def _find_driver_logs(run: Path) -> list[WorkerLog]:
     """Those of drivers on Ray."""
-    drivers = select_submitted(read_jobs(run), "crew")
-    return [WorkerLog(f"crew {job.submission}", run / "logs" / f"crew-{job.submission}.log") for job in drivers]
+    drivers = select_submitted(read_jobs(run), "driver")
+    return [WorkerLog(f"driver {job.submission}", find_driver_log(run, job.submission)) for job in drivers]
+
+
+def find_driver_log(run: Path, submission: int) -> Path:
+    """Return the path of a driver's log; earlier versions called it `crew-N.log`."""
+    old = run / "logs" / f"crew-{submission}.log"
+    return old if old.exists() else run / "logs" / f"driver-{submission}.log"
 
 
 def _find_worker_logs(run: Path) -> list[WorkerLog]:

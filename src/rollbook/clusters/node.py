@@ -36,7 +36,7 @@ from rollbook.engine import (
     update_settings,
     work_on_book,
 )
-from rollbook.environments import open_judge
+from rollbook.environments import RunRoles, open_roles
 from rollbook.errors import ChildFailed, EndpointDown, SchedulerError, Shortfall, Stopped, UsageError
 from rollbook.processes import run_event_loop
 
@@ -68,7 +68,7 @@ class NodeWorker:
         settings = update_settings(base.settings, changes)
         spec = check_run_model(book, settings)
         async with (
-            open_judge(book.manifest.judge, settings) as judge,
+            open_roles(RunRoles.from_manifest(book.manifest), settings) as roles,
             open_run_model(spec, settings, self._log) as model,
         ):
             assert model is not None
@@ -76,7 +76,7 @@ class NodeWorker:
             self._at_work = True
             try:
                 return await work_on_book(
-                    book, round_, model, self._log, judge=judge, handle_signals=True, drain_event=drain
+                    book, round_, model, self._log, roles=roles, handle_signals=True, drain_event=drain
                 )
             finally:
                 self._at_work = False
@@ -97,7 +97,7 @@ class NodeWorker:
                     raise
 
     async def _work_with_shared_servers(self, serve: ServerSpec) -> str:
-        """Work with servers of other jobs. When these change, the worker drains and goes on with the new ones."""
+        """Work with servers of other jobs. When these change, the worker drains and continues with the new ones."""
         losses = 0
         while True:
             known = await wait_for_endpoints(self._run, serve.ready_s)
@@ -112,10 +112,10 @@ class NodeWorker:
                 continue
             if progress is not None:
                 return progress.stop_reason
-            self._log.note("other servers are there: going on with them")
+            self._log.note("the servers changed: continuing with the new ones")
 
     async def _work_until_servers_change(self, known: Mapping[str, ServerEndpoint]) -> ProgressCounter | None:
-        """Work with these servers; None where others came before all was done."""
+        """Work with these servers; None where the servers changed before all was done."""
         drain = asyncio.Event()
         working = asyncio.create_task(self._work_once([endpoint.url for endpoint in known.values()], drain))
         change = asyncio.create_task(wait_for_change(self._run, set(known)))

@@ -40,12 +40,12 @@ def pack_folder(folder: Path, run: Path, say: Callable[[str], None]) -> PackedFo
     changed = list_uncommitted(source)
     if changed:
         more = f" and {len(changed) - MAX_SHOWN} more" if len(changed) > MAX_SHOWN else ""
-        say(f"packed as they are, not committed: {', '.join(changed[:MAX_SHOWN])}{more}")
+        say(f"packed with uncommitted changes: {', '.join(changed[:MAX_SHOWN])}{more}")
     return PackedFolder(source.name, hash_folder(target), changed)
 
 
 def list_files(folder: Path) -> list[str]:
-    """Return the files of a folder to pack; UsageError if it is none, or git cannot tell what it ignores."""
+    """Return the files of a folder to pack; UsageError if it is not a folder, or git cannot list what it ignores."""
     if not folder.is_dir():
         raise UsageError(f"--pack {folder}: not a folder")
     return sorted(_list_tracked(folder.resolve(), set()))
@@ -55,7 +55,7 @@ def check_pack(run: Path, pack: PackedFolder) -> None:
     """Refuse a copy that was edited since: all workers of a run execute the same code."""
     folder = run / "jobs" / "pack" / pack.name
     if not folder.is_dir() or hash_folder(folder) != pack.digest:
-        raise UsageError(f"{folder} is not what was packed: restore it from a copy of the run")
+        raise UsageError(f"{folder} was edited since it was packed: restore it from a copy of the run")
 
 
 def _list_tracked(source: Path, seen: set[Path]) -> set[str]:
@@ -103,13 +103,15 @@ def _run_git(source: Path, *words: str) -> str | None:
         done = subprocess.run(["git", "-C", str(source), *words], capture_output=True, timeout=60)
     except FileNotFoundError:
         if any((folder / ".git").exists() for folder in (source, *source.parents)):
-            raise UsageError(f"--pack {source}: a git repository, and git is not here to say what it ignores") from None
+            raise UsageError(
+                f"--pack {source}: a git repository, and git is not installed to list what it ignores"
+            ) from None
         return None
     message = " ".join(done.stderr.decode(errors="replace").split())
     if done.returncode and "not a git repository" in message:
         return None
     if done.returncode:
-        raise UsageError(f"--pack {source}: git cannot say what it ignores: {message.removeprefix('fatal: ')[:200]}")
+        raise UsageError(f"--pack {source}: git cannot list what it ignores: {message.removeprefix('fatal: ')[:200]}")
     return os.fsdecode(done.stdout)
 
 
@@ -135,7 +137,7 @@ def _find_distribution() -> Distribution:
     try:
         return distribution("rollbook")
     except PackageNotFoundError:
-        raise UsageError("--install: Rollbook is not installed here, so nobody knows what it requires") from None
+        raise UsageError("--install: Rollbook is not installed here, so its requirements are unknown") from None
 
 
 def build_wheel(dist: Distribution) -> tuple[str, bytes]:

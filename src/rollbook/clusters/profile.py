@@ -15,12 +15,11 @@ import msgspec
 from msgspec import Meta
 
 from rollbook.clusters.scheduler import DEFAULT_SCHEDULER, Scheduler, find_scheduler
-from rollbook.core import JSON, YamlEntry, YamlFile
+from rollbook.core import JSON, YamlEntry, YamlFile, is_secret_variable
 from rollbook.errors import UsageError
 
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
-SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 ContainerRuntime = Literal["none", "pyxis", "apptainer"]
 ROLES = ("worker", "server", "report")
@@ -125,7 +124,7 @@ def _read_list(file: YamlFile, entry: YamlEntry) -> list[str]:
 
 
 def check_profile(profile: ClusterProfile, where: str, scheduler: str = DEFAULT_SCHEDULER) -> ClusterProfile:
-    """Return the profile, if what it says can be done."""
+    """Return the profile, if it is valid."""
     try:
         _check_values(profile, find_scheduler(scheduler))
     except UsageError as error:
@@ -135,7 +134,7 @@ def check_profile(profile: ClusterProfile, where: str, scheduler: str = DEFAULT_
 
 def _check_values(profile: ClusterProfile, scheduler: Scheduler) -> None:
     if profile.gpus and profile.gres:
-        raise UsageError("gpus and gres both say which devices a job gets: give one of them")
+        raise UsageError("gpus and gres both set which devices a job gets: give one of them")
     for value in _list_texts(profile):
         if not value.isprintable():
             raise UsageError(f"{value!r}: a value has to be one line of printable text")
@@ -157,10 +156,10 @@ def _check_values(profile: ClusterProfile, scheduler: Scheduler) -> None:
 
 def _check_ssh(ssh: SshTarget) -> None:
     if not HOST_NAME.fullmatch(ssh.host):
-        raise UsageError(f"ssh: host: {ssh.host!r} is no name that ssh takes, such as login or me@login.cluster.org")
+        raise UsageError(f"ssh: host: {ssh.host!r} is not a host for ssh, such as login or me@login.cluster.org")
     for name, path in (("path", ssh.path), ("python", ssh.python)):
         if not path.startswith("/"):
-            raise UsageError(f"ssh: {name}: {path!r}: give a path over there, from the root on")
+            raise UsageError(f"ssh: {name}: {path!r}: give an absolute path on that host")
 
 
 def _list_texts(profile: ClusterProfile) -> list[str]:
@@ -184,13 +183,13 @@ def _check_role(profile: ClusterProfile, name: str) -> None:
         known = ", ".join(profile.images) or "none"
         raise UsageError(f"{name}: images has no {part.image!r}; there are {known}; image_path takes an image itself")
     if profile.image_of(name) and profile.container == "none":
-        raise UsageError(f"{name}: an image needs a runtime: say `container: pyxis` or `container: apptainer`")
+        raise UsageError(f"{name}: an image needs a runtime: set `container: pyxis` or `container: apptainer`")
     for mount in part.mounts:
         _check_mount(mount)
     for variable in part.environment:
         if not VARIABLE_NAME.fullmatch(variable):
-            raise UsageError(f"{name}: environment: {variable!r} is no name of a variable")
-        if SECRET_NAME.search(variable):
+            raise UsageError(f"{name}: environment: {variable!r} is not the name of a variable")
+        if is_secret_variable(variable):
             raise UsageError(f"{name}: environment: {variable} looks like a secret: name it under `secrets:` instead")
 
 
@@ -198,7 +197,7 @@ def _check_mount(mount: str) -> None:
     source, _, rest = mount.partition(":")
     target = rest.partition(":")[0]
     if not source.startswith("/") or not target.startswith("/") or "," in mount:
-        raise UsageError(f"mounts: {mount}: write /here:/there or /here:/there:ro, both from the root on")
+        raise UsageError(f"mounts: {mount}: write /here:/there or /here:/there:ro, both absolute paths")
 
 
 def _check_one_image(profile: ClusterProfile) -> None:
@@ -252,7 +251,7 @@ def _read_seeds(file: YamlFile, entries: dict[str, YamlEntry]) -> dict[str, JSON
     entry = entries.pop("random_seeds")
     for other in ("samples", "seed"):
         if other in entries:
-            raise file.error_at(entry.line, f"random_seeds says {other} too: give one of them")
+            raise file.error_at(entry.line, f"random_seeds gives {other} too: give one of them")
     try:
         seeds = parse_seeds(file.read_value(entry))
     except UsageError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.book import Book, count_workers, lock_run
+from rollbook.book import Book, count_workers, lock_run, open_ordered_round
 from rollbook.clusters.job_files import (
     ClusterJob,
     SubmissionOrder,
@@ -41,6 +41,18 @@ def find_last_place(run: Path) -> str:
     return read_order(run, number).scheduler if number else DEFAULT_SCHEDULER
 
 
+def choose_cluster(run: Path, on: str | None, settings: dict[str, JSON]) -> tuple[str, dict[str, JSON]]:
+    """Return the place where a run continues, by default the last one; "" is this machine. Adapt the settings to it."""
+    ssh_run = read_ssh_run(run)
+    if ssh_run and on in ("local", "ray"):
+        raise UsageError(f"--on {on}: {run} is worked on at {ssh_run.host}; this directory is a copy")
+    submitted = was_submitted(run)
+    if on not in (None, "local") or (on is None and submitted):
+        return on or find_last_place(run), settings
+    # The number of workers that were submitted to a cluster does not fit this machine.
+    return "", {"workers": 1, **settings} if submitted else settings
+
+
 def resubmit(
     run: Path,
     changes: dict[str, JSON],
@@ -57,9 +69,9 @@ def resubmit(
         return None if jobs is None else Submission(run, jobs)
     if profile is not None and profile.ssh:
         raise UsageError(
-            f"ssh: host: {profile.ssh.host}: {run} lies here, and so do its jobs; give a profile without ssh"
+            f"ssh: host: {profile.ssh.host}: {run} and its jobs are on this machine; give a profile without ssh"
         )
-    Book(run)  # nothing is written into a folder that is no run directory
+    Book(run)  # nothing is written into a folder that is not a run directory
     order = _make_order(run, changes, profile, scheduler)
     check_secrets(order)
     (run / "jobs").mkdir(exist_ok=True)
@@ -82,7 +94,7 @@ def _submit_missing(
     upcoming = prepare_round(book, changes, retry, say, served=order.serve is not None)
     if not upcoming.open_chunks:
         return None
-    book.open_round(upcoming.settings)
+    open_ordered_round(book, upcoming.settings)
     # A run that has workers has waited for these jobs already.
     after = [] if count_workers(run) else find_upstream_jobs(batch, order.profile.after)
     if not any((run / "journals").iterdir()):
@@ -122,7 +134,7 @@ def _make_order(
     number = last_submission_number(run)
     if not number:
         if profile is None:
-            raise UsageError(f"{run} was never submitted: say how jobs are asked for with --cluster FILE")
+            raise UsageError(f"{run} was never submitted: describe your cluster with --cluster FILE")
         workers = changes.get("workers") or profile.workers or 1
         return SubmissionOrder(profile=profile, workers=workers, scheduler=scheduler or DEFAULT_SCHEDULER)
     order = update_order(run, read_order(run, number), changes, profile)
@@ -158,6 +170,6 @@ def _add_missing_workers(
     missing = max(0, min(order.workers, count_open_chunks(Book(run))) - live)
     servers = max(0, order.serve.shared - count_live_tasks(run, "servers")) if order.serve else 0
     if not missing and not servers:
-        say(f"{live} workers wait or run, and that is enough: nothing was submitted")
+        say(f"{live} workers are waiting or running, which is enough: nothing was submitted")
         return Submission(run, [])
     return submit_jobs(run, order, max_array, [], say, missing, servers)

@@ -47,7 +47,7 @@ ENDED_STATES = frozenset(
 
 
 class JobTask(msgspec.Struct, frozen=True):
-    """One task of an array, or a job that is no array, with its state in the common terms."""
+    """One task of an array, or a job that is not an array, with its state in the common terms."""
 
     job: str
     task: int | None

@@ -22,7 +22,7 @@ SEPARATOR = "|"
 JOB_ID = re.compile(r"\d+(_\d+)?")
 TIME_FORMAT = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d|\d+:\d\d:\d\d:\d\d")
 SUBMIT_LIMIT = re.compile(r"SubmitJob|submit limit", re.IGNORECASE)
-"""How Slurm says that a user may not have so many jobs."""
+"""How Slurm reports that a user has too many jobs."""
 EXCLUDE_OPTION = "--exclude="
 RESERVED_OPTIONS = [
     "array",
@@ -64,30 +64,28 @@ class Slurm(Scheduler):
 
     def check_time(self, text: str) -> None:
         if not TIME_FORMAT.fullmatch(text):
-            raise UsageError(f"time: {text!r} is no time of Slurm's, such as 240, 4:00:00 or 1-12:00:00")
+            raise UsageError(f"time: {text!r} is not a Slurm time, such as 240, 4:00:00 or 1-12:00:00")
 
     def check_profile(self, profile: ClusterProfile) -> None:
         """Refuse options that the scripts set themselves, and directives among the set-up lines."""
         for option in [*profile.options, *profile.cpu_options]:
             _check_option(option)
             if profile.cpus and option.startswith("--cpus-per-task"):
-                raise UsageError(f"cpus and {option} both say which CPUs a job gets: give one of them")
+                raise UsageError(f"cpus and {option} both set which CPUs a job gets: give one of them")
         for line in profile.setup:
             if "#SBATCH" in line:
-                raise UsageError(f"setup: {line!r}: options of sbatch belong into `options:`")
+                raise UsageError(f"setup: {line!r}: options of sbatch belong in `options:`")
 
     def check_run_path(self, run: Path) -> None:
         if "\\" in str(run):
-            raise UsageError(
-                f"--out {run}: Slurm takes a backslash in the names of logs for a word of its own; choose another"
-            )
+            raise UsageError(f"--out {run}: Slurm treats a backslash in log names as special; choose another")
 
     def read_max_array_size(self) -> int:
         for line in run_command("scontrol", "show", "config").splitlines():
             name, _, value = line.partition("=")
             if name.strip() == "MaxArraySize":
                 return max(int(value), 1)
-        raise SchedulerError("scontrol show config: says no MaxArraySize")
+        raise SchedulerError("scontrol show config: returns no MaxArraySize")
 
     def make_directives(self, job: BatchJob) -> list[str]:
         options = _resource_options(job)
@@ -114,7 +112,7 @@ class Slurm(Scheduler):
             raise (SubmitLimitReached(str(error)) if SUBMIT_LIMIT.search(str(error)) else error) from None
         job = answer.partition(";")[0]
         if not job.isdigit():
-            raise SchedulerError(f"sbatch: {answer!r} is no job id")
+            raise SchedulerError(f"sbatch: {answer!r} is not a job id")
         return job
 
     def is_job_id(self, text: str) -> bool:
@@ -197,7 +195,7 @@ class Slurm(Scheduler):
         return StepRank(int(environ["SLURM_PROCID"]), environ["SLURMD_NODENAME"])
 
     def is_own_message(self, line: str) -> bool:
-        """Return whether srun or slurmstepd wrote a line: that a step was ended is no reason for its end."""
+        """Return whether srun or slurmstepd wrote a line: such a line does not give the reason of an end."""
         return line.startswith(("srun: ", "slurmstepd"))
 
 

@@ -113,7 +113,7 @@ def read_ssh_run(run: Path) -> SshRun | None:
     path = run / "jobs" / FILE_NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=SshRun)
-    except (FileNotFoundError, NotADirectoryError):  # what is no run at all is explained by those who open it
+    except (FileNotFoundError, NotADirectoryError):  # the code that opens the run explains what is not a run
         return None
     except JSON_ERRORS as error:
         raise UsageError(f"{path}: {error}") from None

@@ -22,7 +22,7 @@ from rollbook.errors import UsageError
 
 def _require_order(request: SshRequest) -> SubmissionOrder:
     if request.order is None:
-        raise UsageError("nothing was ordered: this is asked by `rollbook submit` alone")
+        raise UsageError("no request came: only `rollbook submit` runs this")
     return request.order
 
 
@@ -31,7 +31,7 @@ def handle_prepare(run: Path, request: SshRequest, say: Say) -> None:
     order = _require_order(request)
     own = package_versions()["rollbook"]
     if request.version != own:
-        raise UsageError(f"Rollbook is {own} there and {request.version} here: install the same one")
+        raise UsageError(f"Rollbook is {own} there and {request.version} here: install the same version")
     if run.exists():
         raise UsageError(f"{run} exists there already: choose another --out")
     check_secrets(order)

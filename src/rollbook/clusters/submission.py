@@ -46,7 +46,7 @@ class Submission(msgspec.Struct, frozen=True):
     @property
     def workers(self) -> int:
         """How many workers they start."""
-        return sum(job.count for job in self.jobs if job.kind in ("workers", "crew"))
+        return sum(job.count for job in self.jobs if job.kind in ("workers", "driver"))
 
 
 def submit(
@@ -77,6 +77,7 @@ def submit(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     tool_format: Literal["auto"] | ToolFormat = "auto",
     agent: str = "",
+    allow_network: bool = False,
     continue_tokens: bool = False,
     **settings: JSON,
 ) -> Submission:
@@ -117,6 +118,7 @@ def submit(
         limits=limits,
         tool_format=tool_format,
         agent=agent,
+        allow_network=allow_network,
         continue_tokens=continue_tokens,
         settings=update_settings(Settings(), {**settings, "workers": count}),
     )
@@ -381,10 +383,10 @@ def find_upstream_jobs(scheduler: Scheduler, after: Sequence[str]) -> list[str]:
 def _find_upstream_job(scheduler: Scheduler, name: str) -> list[str]:
     tasks = scheduler.read_queue([name]) or scheduler.read_accounting([name])
     if not tasks:
-        raise UsageError(f"after: {name}: {scheduler.title} knows no such job, and would not wait for it")
+        raise UsageError(f"after: {name}: {scheduler.title} does not know this job and would not wait for it")
     failed = [task.state for task in tasks if not task.live and task.state != COMPLETED]
     if failed:
-        raise UsageError(f"after: {name}: that job is {failed[0]}; see to it first")
+        raise UsageError(f"after: {name}: that job is {failed[0]}; fix it first")
     return [name] if any(task.live for task in tasks) else []
 
 

@@ -51,7 +51,9 @@ FAILURE_KINDS: Mapping[str, FailureKind] = {
         "infra", 3, "look at the environment's log; lower --concurrency if memory ran out"
     ),
     "sandbox_error": FailureKind("infra", 3),
+    "container_error": FailureKind("infra", 3, "look at the message; lower --concurrency if memory or disk ran out"),
     "judge_error": FailureKind("infra", 3, in_verification=True),
+    "role_error": FailureKind("infra", 3, "check the server of the role, then rollbook resume RUN"),
     "agent_error": FailureKind("infra", 3),
     "worker_lost": FailureKind(
         "infra", 3, "lower --concurrency or --workers: workers died, most often of memory", delayed=False
@@ -59,13 +61,13 @@ FAILURE_KINDS: Mapping[str, FailureKind] = {
     "verifier_timeout": FailureKind(
         "data",
         2,
-        "mend the verifier, or start a new run with a longer --verify-timeout",
+        "fix the verifier, or start a new run with a longer --verify-timeout",
         delayed=False,
         in_verification=True,
     ),
     "model_rejected": FailureKind("data", 1, "look at the message: the server refuses the request", http_status=400),
     "verifier_error": FailureKind(
-        "data", 1, "mend the verifier, then rollbook reverify RUN --env NEW --only failed", in_verification=True
+        "data", 1, "fix the verifier, then rollbook reverify RUN --env NEW --only failed", in_verification=True
     ),
     "invalid_reward": FailureKind(
         "data",
@@ -73,6 +75,7 @@ FAILURE_KINDS: Mapping[str, FailureKind] = {
         "return a finite number from the verifier, then rollbook reverify RUN --env NEW --only failed",
         in_verification=True,
     ),
+    "image_error": FailureKind("data", 1, "fix the image or its Dockerfile, or pull it on every node"),
     "token_mismatch": FailureKind("data", 1, "look at the server: its ids and counts contradict each other"),
     "no_tokens": FailureKind("data", 1, "leave such prompts out, or serve the model with a longer context"),
     "rollout_timeout": FailureKind("data", 1, "start a new run with a longer --timeout"),
@@ -132,8 +135,18 @@ def reopens(retry: Iterable[str], kind: str) -> bool:
 def check_retry_rules(retry: Iterable[str]) -> list[str]:
     """Return the rules of `--retry`; a UsageError lists the known ones."""
     rules = [rule for rule in retry if rule != "none"]
-    known = {"all", "infra", "data", *FAILURE_KINDS}
-    for rule in rules:
-        if rule not in known:
-            raise UsageError(f"--retry {rule}: not a failure kind; known: none, {', '.join(sorted(known))}")
+    for rule in find_unknown_rules(rules):
+        raise UsageError(f"--retry {rule}: not a failure kind; known: none, {', '.join(sorted(_RETRY_RULES))}")
     return rules
+
+
+_RETRY_RULES = {"all", "infra", "data", *FAILURE_KINDS}
+
+
+def find_unknown_rules(retry: Iterable[str]) -> list[str]:
+    """Return what is neither a failure kind nor a group of them; such a rule on disk is damaged.
+
+    >>> find_unknown_rules(["infra", "model_timeoux"])
+    ['model_timeoux']
+    """
+    return [rule for rule in retry if rule not in _RETRY_RULES]

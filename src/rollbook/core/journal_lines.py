@@ -17,6 +17,7 @@ import msgspec
 
 from rollbook.core.failure import Failure
 from rollbook.core.json import JSON
+from rollbook.core.roles import RoleCall
 from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage
 from rollbook.core.task import Message, Task
 
@@ -111,6 +112,8 @@ class ScoredLine(msgspec.Struct, frozen=True, tag_field="status", tag="scored"):
     timing: Timing
     info: dict[str, JSON]
     ended: str = ""
+    role_calls: list[RoleCall] | msgspec.UnsetType = msgspec.UNSET
+    """The calls of the models of roles; absent where there were none."""
     crc: str | msgspec.UnsetType = msgspec.UNSET
     """The checksum of the line, added when it is written; lines of schema 1 have none."""
 
@@ -138,6 +141,8 @@ class FailedLine(msgspec.Struct, frozen=True, tag_field="status", tag="failed"):
     usage: Usage
     timing: Timing
     ended: str = ""
+    role_calls: list[RoleCall] | msgspec.UnsetType = msgspec.UNSET
+    """The calls of the models of roles; absent where there were none."""
     crc: str | msgspec.UnsetType = msgspec.UNSET
     """The checksum of the line, added when it is written; lines of schema 1 have none."""
 
@@ -161,6 +166,7 @@ def _make_rollout(line: ScoredLine | FailedLine, task: Task) -> Rollout:
         outcome=line.outcome,
         timing=line.timing,
         ended=line.ended,
+        role_calls=line.role_calls if isinstance(line.role_calls, list) else [],
     )
 
 
@@ -185,6 +191,7 @@ def make_scored_line(rollout: Rollout, refs: Sequence[TokenRef | None]) -> Score
         rollout.timing,
         score.info,
         rollout.ended,
+        rollout.role_calls or msgspec.UNSET,
     )
 
 
@@ -207,4 +214,5 @@ def make_failed_line(rollout: Rollout, refs: Sequence[TokenRef | None], final: b
         rollout.usage,
         rollout.timing,
         rollout.ended,
+        rollout.role_calls or msgspec.UNSET,
     )

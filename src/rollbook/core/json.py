@@ -16,7 +16,7 @@ _decoder = msgspec.json.Decoder()
 encode = _encoder.encode
 decode = _decoder.decode
 
-JSON_ERRORS = (msgspec.DecodeError, UnicodeError)
+JSON_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What decoding raises for bytes that are not the JSON that was expected; text that is not UTF-8 has its own error."""
 
 

@@ -25,7 +25,7 @@ from rollbook.core.run_options import Limits, Sampling, Settings, ToolFormat
 class Terms(msgspec.Struct, frozen=True):
     """The settings of one environment of a blend; the only environment of a run has those of the run.
 
-    `prefix` stands before the ids of its tasks in the book; the environment itself does not see it.
+    `prefix` precedes the ids of its tasks in the book; the environment itself does not see it.
     """
 
     prefix: str
@@ -43,7 +43,8 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
     `digest` is the sha256 of the source it was loaded from. `tools` are the tool schemas that models are shown;
     `offers`: its tasks may have further tools; `replies`: it answers the model; `plays`: it runs whole rollouts itself;
     `appeals`: it asks a judge if the run has one. `terms` are its own settings in a blend; None: those of the run.
-    `report_by` is the field of its tasks, as a dotted path, by which its numbers are reported.
+    `report_by` is the field of its tasks, as a dotted path, by which its numbers are reported. `container`: its
+    rollouts have containers, which are used until the agent is done (state) or verified in too (verify).
     """
 
     spec: str
@@ -61,6 +62,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
     appeals: bool = False
     terms: Terms | None = None
     report_by: str = ""
+    container: str = ""
 
     def __post_init__(self) -> None:
         target, digest = translate_target(self.target, self.digest)
@@ -90,11 +92,23 @@ class ModelSpec(msgspec.Struct, frozen=True):
     digest: str = ""
 
 
-class AgentSpec(msgspec.Struct, frozen=True):
-    """An external program that runs the rollouts: its command, and a digest of the files that the command names."""
+class RoleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The model of a role, such as a simulated user. `sampling` are the parameters that the run sets for its calls."""
 
-    command: list[str]
+    model: ModelSpec
+    sampling: dict[str, JSON] = {}
+
+
+class AgentSpec(msgspec.Struct, frozen=True):
+    """An external program that runs the rollouts: its command, and a digest of the files that the command names.
+
+    `inside`: it runs in the container of each rollout. `name` is that of a built-in one instead: oracle or nop.
+    """
+
+    command: list[str] = []
     digest: str = ""
+    inside: bool = False
+    name: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -122,6 +136,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """The agent for all environments; None: the one that each of them needs."""
     continue_tokens: bool = False
     """Whether later turns are sent the ids of earlier ones, which can differ from the ids that a template gives."""
+    roles: dict[str, RoleSpec] = {}
+    """The models that environments ask by role, apart from the judge."""
 
     @property
     def mixed(self) -> bool:
@@ -175,6 +191,20 @@ class Plan(msgspec.Struct, frozen=True):
     def samples(self) -> int:
         """The highest number of samples of a task: `extend` may have added some."""
         return max((part.samples[1] for part in self.parts), default=0)
+
+    def describe_damage(self) -> str:
+        """Return what contradicts itself; empty if nothing does. A wrong number would lose rollouts, or add some.
+
+        >>> Plan(2, [Part((0, 2), (0, 2), [2, 3])]).describe_damage()
+        'part 1 has 4 rollouts, but its chunks have 5'
+        """
+        for number, part in enumerate(self.parts, 1):
+            (first, end), (low, high) = part.tasks, part.samples
+            if not (0 <= first <= end and 0 <= low <= high and all(size > 0 for size in part.chunks)):
+                return f"part {number} has an impossible range"
+            if sum(part.chunks) != part.keys:
+                return f"part {number} has {part.keys} rollouts, but its chunks have {sum(part.chunks)}"
+        return ""
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -241,10 +271,30 @@ def compute_chunk_sizes(keys: int, workers: int) -> list[int]:
     return sizes
 
 
-def make_part(tasks: tuple[int, int], samples: tuple[int, int], workers: int) -> Part:
-    """Return a block of keys with its chunks sized for this many workers."""
-    keys = (tasks[1] - tasks[0]) * (samples[1] - samples[0])
-    return Part(tasks, samples, compute_chunk_sizes(keys, workers))
+MIN_ORDERED_KEYS = 16
+MAX_ORDERED_CHUNKS = 4096
+
+
+def compute_ordered_sizes(tasks: int, samples: int, workers: int) -> list[int]:
+    """Return the sizes of chunks that are claimed by the lengths of their tasks: of one task each, or of a few.
+
+    A big chunk would hold short and long tasks alike. A tiny one costs as much as a big one.
+
+    >>> compute_ordered_sizes(3, 20, 1), compute_ordered_sizes(20, 4, 1)
+    ([20, 20, 20], [16, 16, 16, 16, 16])
+    """
+    keys = tasks * samples
+    wanted = max(MIN_ORDERED_KEYS, samples, -(-keys // MAX_ORDERED_CHUNKS))
+    size = min(MAX_CHUNK_KEYS, max(1, keys // (2 * workers)), samples * -(-wanted // samples))
+    return [min(size, keys - start) for start in range(0, keys, size)]
+
+
+def make_part(tasks: tuple[int, int], samples: tuple[int, int], workers: int, *, ordered: bool = False) -> Part:
+    """Return a block of keys with its chunks sized for this many workers, `ordered` if lengths of tasks are known."""
+    counts = tasks[1] - tasks[0], samples[1] - samples[0]
+    if ordered:
+        return Part(tasks, samples, compute_ordered_sizes(*counts, workers))
+    return Part(tasks, samples, compute_chunk_sizes(counts[0] * counts[1], workers))
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -282,6 +332,9 @@ class Presence(msgspec.Struct):
     """The names under which its model's endpoint is sent parameters, where they are not the usual ones."""
     outage: str = ""
     """How long no model endpoint had answered it at its last heartbeat, and why; empty if one did."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt tokens of its calls, as far as their servers tell, those that were cached."""
 
 
 class Extent(msgspec.Struct, frozen=True):

@@ -61,8 +61,17 @@ def _parse_amount(number: str, text: str) -> float:
     except ValueError:
         amount = -1.0
     if not 0 <= amount < math.inf:
-        raise UsageError(f"--price {text}: {number or 'nothing'} is no price; write it as {PRICE_EXAMPLE}")
+        raise UsageError(f"--price {text}: {number or 'nothing'} is not a price; write it as {PRICE_EXAMPLE}")
     return amount
+
+
+def describe_cached(cached_tokens: int, prompt_tokens: int) -> str:
+    """Return the share of cached tokens in words.
+
+    >>> describe_cached(15, 16)
+    '94% of the prompt tokens cached'
+    """
+    return f"{cached_tokens / max(1, prompt_tokens):.0%} of the prompt tokens cached"
 
 
 def format_cost(cost: float) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from rollbook.core.failure import Failure
 from rollbook.core.json import JSON
+from rollbook.core.roles import RoleCall
 from rollbook.core.task import Message, Task
 from rollbook.errors import InvalidReward
 
@@ -110,6 +111,8 @@ class Rollout(msgspec.Struct, kw_only=True):
     ended: str = ""
     """The limit that ended the conversation, or empty: max_turns, max_tokens_total, max_response_tokens, repeats or
     context_length."""
+    role_calls: list[RoleCall] = []
+    """The calls of models of other roles, such as a simulated user. They are never turns of the policy."""
 
     @property
     def key(self) -> tuple[str, int]:

@@ -16,13 +16,17 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 import msgspec
 
 from rollbook.core.json import JSON
+from rollbook.core.roles import RoleSettings
+from rollbook.errors import UsageError
 
 ToolFormat: TypeAlias = Literal["native", "schema", "text"]
-"""How tools are offered and called: by the server's own fields, as JSON text held to a schema, or as free text."""
+"""How tools are offered and called: by fields of the server, as JSON text constrained by a schema, or as free text."""
 ServerKind = Literal["vllm", "sglang", "command"]
+Routing: TypeAlias = Literal["affinity", "least-loaded"]
+"""Which replica a rollout goes to: the one that has its task's prompt in its cache, or the least loaded one."""
 
 RESERVED_SAMPLING_KEYS = frozenset(("seed", "n", "model", "messages"))
-"""What an endpoint takes and nobody may give as sampling: the run decides it. Only the seed may be omitted."""
+"""Fields of a request that are not sampling parameters: the run sets them. Only the seed may be omitted."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +55,7 @@ def parameter(description: str, *flags: str, **details: Any) -> msgspec.Meta:
 
 
 class RunParameter(msgspec.Struct, frozen=True):
-    """A field of one of these structs, with all that is said of it."""
+    """A field of one of these structs, with its description."""
 
     name: str
     kinds: tuple[object, ...]
@@ -82,6 +86,7 @@ GROUPS = {
     "sampling": "Sampling",
     "limits": "Limits",
     "judge": "Judge",
+    "roles": "Roles",
     "workers": "Workers",
     "cluster": "Cluster",
     "servers": "Model servers",
@@ -141,7 +146,7 @@ class Sampling(msgspec.Struct, frozen=True):
             "Sample from the most likely tokens of this total probability.", metavar="P", minimum=0.0, maximum=1.0
         ),
     ] = 1.0
-    max_tokens: Annotated[int, parameter("The most tokens of one answer.", metavar="N", minimum=1)] = 1024
+    max_tokens: Annotated[int, parameter("Maximum tokens of one answer.", metavar="N", minimum=1)] = 1024
     extra: Annotated[
         dict[str, JSON],
         parameter(
@@ -170,6 +175,19 @@ SAMPLING_FIELDS = ("temperature", "top_p", "max_tokens")
 """The parameters that are fields of Sampling."""
 
 
+def check_extra_sampling(values: Mapping[str, JSON], option: str = "--sampling") -> None:
+    """Refuse extra parameters that Rollbook sets itself; null omits one, where it can be omitted."""
+    for key, value in values.items():
+        if key in (*SAMPLING_FIELDS, "seed") and value is None:
+            continue  # omitted
+        if key == "max_completion_tokens":
+            way = "give --max-tokens; Rollbook detects the name that the endpoint takes"
+            raise UsageError(f"{option} {key}={value}: {way}")
+        if key in (*SAMPLING_FIELDS, *RESERVED_SAMPLING_KEYS):
+            why = f"{key} is not an extra parameter; it has an option of its own or is fixed"
+            raise UsageError(f"{option} {key}={value}: {why}")
+
+
 class Limits(msgspec.Struct, frozen=True):
     """Every limit that can change a score."""
 
@@ -188,12 +206,12 @@ class Limits(msgspec.Struct, frozen=True):
     memory_mb: Annotated[int, parameter("Megabytes of one environment process.", minimum=1, on_command_line=False)] = (
         2048
     )
-    max_turns: Annotated[int, parameter("The most model calls of one rollout.", metavar="N", minimum=1)] = 32
+    max_turns: Annotated[int, parameter("Maximum model calls of one rollout.", metavar="N", minimum=1)] = 32
     max_tokens_total: Annotated[
-        int | None, parameter("The most tokens of all answers of one rollout together.", metavar="N", minimum=1)
+        int | None, parameter("Maximum tokens of all answers of one rollout together.", metavar="N", minimum=1)
     ] = None
     tool_chars: Annotated[
-        int, parameter("The most characters of a tool's output that the model sees.", metavar="N", minimum=1)
+        int, parameter("Maximum characters of a tool's output that the model sees.", metavar="N", minimum=1)
     ] = 16_384
     stop_repeats: Annotated[
         int | None,
@@ -202,7 +220,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_response_tokens: Annotated[
         int | None,
         parameter(
-            "The most tokens of one rollout after its first prompt, of any kind.", minimum=1, on_command_line=False
+            "Maximum tokens of one rollout after its first prompt, of any kind.", minimum=1, on_command_line=False
         ),
     ] = None
 
@@ -280,6 +298,22 @@ class Settings(msgspec.Struct, frozen=True):
             group="model",
         ),
     ] = {}
+    order: Annotated[
+        str,
+        parameter(
+            "Begin with the tasks whose rollouts were longest in an earlier run; later rounds of a run know their own.",
+            metavar="profile:RUN",
+        ),
+    ] = ""
+    routing: Annotated[
+        Routing,
+        parameter(
+            "With several replicas: affinity sends the samples of a task to one, which computes the prompt once; "
+            "least-loaded spreads them.",
+            metavar="NAME",
+            group="model",
+        ),
+    ] = "affinity"
     wire_names: dict[str, str] = {}
     attempts: dict[str, int] = {}
     retry: list[str] = msgspec.field(default_factory=lambda: ["infra"])
@@ -288,7 +322,7 @@ class Settings(msgspec.Struct, frozen=True):
     price: Annotated[
         str | None,
         parameter(
-            "The price of a million tokens, for the cost of the run; judge calls are not counted.",
+            "The price of a million tokens, for the cost of the run; calls of roles have their own prices.",
             metavar="in=P,out=P[,cached=P]",
             group="limits",
         ),
@@ -326,17 +360,27 @@ class Settings(msgspec.Struct, frozen=True):
     judge_s: Annotated[
         float,
         parameter(
-            "Seconds for all questions to the judge about one rollout.",
+            "Seconds for all judge calls of one rollout.",
             "--judge-timeout",
             metavar="S",
             minimum=0.001,
             group="judge",
         ),
     ] = 300.0
+    roles: Annotated[
+        dict[str, RoleSettings],
+        parameter(
+            "The model of a role that the environment asks, named as with -m, or one of its settings as "
+            "NAME.KEY=VALUE; may be repeated. --judge MODEL is --role judge=MODEL.",
+            "--role",
+            metavar="NAME=MODEL",
+            group="roles",
+        ),
+    ] = {}
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for when a run is started, apart from its environment.
+    """What is requested when a run is started, apart from its environment.
 
     On the command line the settings' `--model` and `--judge` stand for `model` and `judge`.
     """
@@ -374,16 +418,19 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     settings: Settings = Settings()
     sampling: Sampling = Sampling()
-    seed: Annotated[int, parameter("The seed from which every sample gets its own.", metavar="N", group="sampling")] = 0
+    seed: Annotated[int, parameter("The base seed; every sample derives its own.", metavar="N", group="sampling")] = 0
     data: Annotated[
         str | None, parameter("Your own rows: a JSONL, CSV or Parquet file, or hf://org/name.", metavar="FILE")
     ] = None
     template: Annotated[
         str | None,
         parameter(
-            "A text file that makes the prompt of a row; it replaces {field}.", "--prompt-template", metavar="FILE"
+            "A text file with the prompt; {field} is replaced from the row.", "--prompt-template", metavar="FILE"
         ),
     ] = None
+    allow_network: Annotated[
+        bool, parameter("Let containers have the network that their tasks ask for.", "--allow-network")
+    ] = False
     tasks: Annotated[list[str] | None, parameter("Run only this task; may be repeated.", "--task", metavar="ID")] = None
     sample: Annotated[
         int | None, parameter("Run only this sample of each task, counted from 0.", metavar="N", minimum=0)
@@ -392,8 +439,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     agent: Annotated[
         str,
         parameter(
-            "A program that runs every rollout in place of the built-in agent.",
-            metavar="program:COMMAND",
+            "A program that runs every rollout in place of the built-in agent; for tasks in containers also oracle, "
+            "which runs their solutions, or nop, which does nothing.",
+            metavar="program:COMMAND|oracle|nop",
             shown_default="what the environment needs",
             group="model",
         ),
@@ -401,7 +449,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     tool_format: Annotated[
         Literal["auto"] | ToolFormat,
         parameter(
-            "How tools are called. native: the server parses calls; schema: as JSON text held to a schema; "
+            "How tools are called. native: the server parses calls; schema: as JSON text constrained by a schema; "
             "text: as free text; auto: schema for the embedded model, else native.",
             metavar="NAME",
             group="model",
@@ -414,15 +462,23 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a start begins; not stored."""
+    """How a start begins, and who is told of it; not stored."""
 
     wait_s: Annotated[
         float,
         parameter("Seconds to wait for a model server that is still starting.", "--wait", metavar="S", minimum=0.0),
     ] = 0.0
     probe: Annotated[
-        bool, parameter("Ask the model one short completion before anything is written.", "--probe/--no-probe")
+        bool, parameter("Request one short completion before anything is written.", "--probe/--no-probe")
     ] = True
+    log: Annotated[
+        list[str],
+        parameter(
+            "Log the run to wandb, mlflow, tensorboard or an installed tracker; may be repeated.",
+            metavar="NAME",
+            group="output",
+        ),
+    ] = []
 
 
 class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -499,7 +555,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool, parameter("Install Rollbook and the packed folder's requirements.txt in the jobs, once.")
     ] = False
     sandbox: Annotated[
-        bool, parameter("Start a sandbox server beside each worker, outside of its image.", "--with-sandbox")
+        bool, parameter("Start a sandbox server next to each worker, outside of its image.", "--with-sandbox")
     ] = False
     sandbox_packages: Annotated[
         list[str],

@@ -70,7 +70,7 @@ class YamlFile:
             if not isinstance(key, yaml.ScalarNode):
                 raise self.error_at(make_entry(key).line, "a key has to be one word")
             if key.value in keys:
-                raise self.error_at(make_entry(key).line, f"{key.value} stands here twice")
+                raise self.error_at(make_entry(key).line, f"{key.value} is given twice")
             keys.add(key.value)
         for inner in [value for _, value in pairs] or node.value:
             self._check_keys(inner, seen)
@@ -123,9 +123,7 @@ class YamlFile:
             if count > MAX_VALUES:
                 raise self.error_at(entry.line, f"more than {MAX_VALUES} values")
             if not _is_json_scalar(leaf):
-                raise self.error_at(
-                    entry.line, f"{leaf} is nothing that JSON can say; put quotes around it if it is text"
-                )
+                raise self.error_at(entry.line, f"{leaf} cannot be written as JSON; put quotes around it if it is text")
         return value
 
 

@@ -19,7 +19,23 @@ if TYPE_CHECKING:
     )
     from rollbook.engine.book_worker import BookJobSource, open_environments, work_on_book
     from rollbook.engine.collector import Collector
+    from rollbook.engine.concurrency import FixedLimit
+    from rollbook.engine.displays import LiveDisplay, format_duration, format_progress, make_progress_hooks
     from rollbook.engine.groups import GroupCounts, GroupPolicy, OnFailure, group_shortfall
+    from rollbook.engine.hooks import HookLoop, Hooks, HookThread, ObservedDisplay
+    from rollbook.engine.model_runs import (
+        ModelRun,
+        check_name,
+        finish_models,
+        join_folder,
+        list_changes,
+        name_models,
+        read_models,
+        run_each,
+        run_model,
+        work_through,
+        write_models,
+    )
     from rollbook.engine.planning import (
         change_settings,
         check_unchanged,
@@ -29,8 +45,17 @@ if TYPE_CHECKING:
         plan,
         resolve_run_model,
     )
-    from rollbook.engine.progress import Display, LineDisplay, Progress, ProgressCounter
-    from rollbook.engine.request import Request, as_list, choose_run_folder, update_settings
+    from rollbook.engine.progress import Display, LineDisplay, Progress, ProgressCounter, SilentDisplay
+    from rollbook.engine.request import (
+        Request,
+        as_list,
+        as_text,
+        check_struct,
+        claim_run_folder,
+        make_sampling,
+        release_run_folder,
+        update_settings,
+    )
     from rollbook.engine.retries import AttemptResult, run_until_final
     from rollbook.engine.reverification import ReverifyOnly, ReverifyResult, reverify
     from rollbook.engine.rollout_runner import AttemptClock, ModelCaller, RolloutRunner
@@ -39,12 +64,16 @@ if TYPE_CHECKING:
         check_run_model,
         count_open_chunks,
         extend,
+        extend_run,
         extend_samples,
+        join_run,
+        observe_work,
         open_run_model,
         plan_request,
         prepare_round,
         probe_run,
         resume,
+        resume_run,
         run,
         run_async,
         run_request,
@@ -60,12 +89,25 @@ if TYPE_CHECKING:
         run_answer,
         score,
     )
-    from rollbook.engine.worker import FixedLimit, RolloutJob, Worker
+    from rollbook.engine.tracking import (
+        TRACKER_END_S,
+        LogTarget,
+        TrackedResult,
+        TrackedRun,
+        TrackedTable,
+        Tracker,
+        TrackerHooks,
+        find_tracker,
+        make_observers,
+        tracker_names,
+    )
+    from rollbook.engine.worker import RolloutJob, Worker
     from rollbook.engine.worker_pool import ExitStatus, StartWorker, killed_exit_status
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
+    "TRACKER_END_S",
     "AnswerScorer",
     "AttemptClock",
     "AttemptResult",
@@ -77,8 +119,15 @@ __all__ = [
     "FixedLimit",
     "GroupCounts",
     "GroupPolicy",
+    "HookLoop",
+    "HookThread",
+    "Hooks",
     "LineDisplay",
+    "LiveDisplay",
+    "LogTarget",
     "ModelCaller",
+    "ModelRun",
+    "ObservedDisplay",
     "OnFailure",
     "Progress",
     "ProgressCounter",
@@ -88,27 +137,49 @@ __all__ = [
     "RolloutJob",
     "RolloutRunner",
     "RunResult",
+    "SilentDisplay",
     "StartWorker",
+    "TrackedResult",
+    "TrackedRun",
+    "TrackedTable",
+    "Tracker",
+    "TrackerHooks",
     "Worker",
     "as_list",
+    "as_text",
     "change_settings",
+    "check_name",
     "check_run_model",
+    "check_struct",
     "check_unchanged",
-    "choose_run_folder",
     "choose_tool_format",
+    "claim_run_folder",
     "count_open_chunks",
     "environment_name",
     "extend",
+    "extend_run",
     "extend_samples",
+    "find_tracker",
+    "finish_models",
+    "format_duration",
+    "format_progress",
     "group_shortfall",
     "is_importable",
     "iterate_tasks",
     "iterate_valid_tasks",
+    "join_folder",
+    "join_run",
     "killed_exit_status",
+    "list_changes",
     "load_environment",
     "load_run_environments",
+    "make_observers",
+    "make_progress_hooks",
+    "make_sampling",
     "merge_limits",
     "merge_sampling",
+    "name_models",
+    "observe_work",
     "open_environments",
     "open_run_model",
     "open_scorer",
@@ -118,18 +189,26 @@ __all__ = [
     "prepare_round",
     "probe_run",
     "read_blend",
+    "read_models",
+    "release_run_folder",
     "resolve_run_model",
     "resume",
+    "resume_run",
     "reverify",
     "roundtrip_task",
     "run",
     "run_answer",
     "run_async",
+    "run_each",
+    "run_model",
     "run_request",
     "run_round",
     "run_until_final",
     "score",
+    "tracker_names",
     "update_settings",
     "work",
     "work_on_book",
+    "work_through",
+    "write_models",
 ]

@@ -20,14 +20,17 @@ from msgspec import Meta
 
 from rollbook.core import (
     JSON,
+    JUDGE,
     RESERVED_SAMPLING_KEYS,
     SAMPLING_FIELDS,
     Limits,
+    RoleSettings,
     Sampling,
     ToolFormat,
     YamlEntry,
     YamlFile,
     list_parameters,
+    read_roles,
 )
 from rollbook.engine.request import MAX_COUNT, Request
 from rollbook.environments import Environment, LoadedEnvironment, load_instance, names_blend, resolve, source_files
@@ -54,11 +57,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blend(msgspec.Struct, frozen=True):
-    """The file: how many tasks in all (None: all there are), and the environments, each with its line number."""
+    """The file: how many tasks in all (None: all there are), the environments with their line numbers, and roles."""
 
     path: Path
     tasks: int | None
     entries: list[tuple[int, Entry]]
+    roles: dict[str, RoleSettings] = {}
 
     def error_at(self, line: int, why: object) -> UsageError:
         """Return the error for a mistake on a line."""
@@ -72,6 +76,7 @@ class Blend(msgspec.Struct, frozen=True):
 class _BlendFile(msgspec.Struct, frozen=True):
     tasks: PositiveCount | None
     environments: list[JSON]
+    roles: dict[str, JSON]
 
 
 class _SamplingFields(msgspec.Struct, frozen=True):
@@ -84,13 +89,35 @@ def read_blend(path: str | Path) -> Blend:
     """Read a blend; a UsageError has the line of its first mistake."""
     file = YamlFile(Path(path))
     keys = file.read_mapping(file.root, "a blend")
-    environments = keys.pop("environments", None)
+    environments, roles = keys.pop("environments", None), keys.pop("roles", None)
     tasks = file.read_fields(keys, _BlendFile, "a blend").get("tasks")
     items = file.read_items(environments, "environments") if environments else []
     if not items:
         way = "write environments: and beneath it a list of `- env: NAME`"
         raise file.error_at((environments or file.root).line, f"no environments: {way}")
-    return Blend(Path(path), tasks, [(item.line, _read_entry(file, item, tasks is not None)) for item in items])
+    entries = [(item.line, _read_entry(file, item, tasks is not None)) for item in items]
+    return Blend(Path(path), tasks, entries, _read_blend_roles(file, roles) if roles else {})
+
+
+def _read_blend_roles(file: YamlFile, node: YamlEntry) -> dict[str, RoleSettings]:
+    found: dict[str, RoleSettings] = {}
+    for role, entry in file.read_mapping(node, "roles").items():
+        try:
+            found |= read_roles({role: file.read_value(entry)})
+        except UsageError as error:
+            raise file.error_at(entry.line, error) from None
+    return found
+
+
+def add_blend_roles(request: Request) -> Request:
+    """Return the request with the roles of its blend; those of the request itself have priority."""
+    if not isinstance(request.env, str) or not names_blend(request.env):
+        return request
+    roles = dict(read_blend(request.env).roles)
+    if request.judge:
+        roles.pop(JUDGE, None)
+    settings = msgspec.structs.replace(request.settings, roles={**roles, **request.settings.roles})
+    return msgspec.structs.replace(request, settings=settings)
 
 
 def _read_entry(file: YamlFile, node: YamlEntry, has_total: bool) -> Entry:
@@ -99,7 +126,9 @@ def _read_entry(file: YamlFile, node: YamlEntry, has_total: bool) -> Entry:
     if "env" not in values:
         raise file.error_at(node.line, "an environment without env: write `- env: gsm8k`, or file.py:Class")
     if "weight" in values and not has_total:
-        raise file.error_at(given["weight"].line, "weight: shares out the blend's tasks; say how many with `tasks: N`")
+        raise file.error_at(
+            given["weight"].line, "weight: shares out the blend's tasks; give their number with `tasks: N`"
+        )
     name = values.get("name")
     if name is not None and not NAME_PATTERN.fullmatch(name):
         raise file.error_at(
@@ -116,7 +145,7 @@ def _check_sampling(file: YamlFile, node: YamlEntry) -> None:
     given = file.read_mapping(node, "sampling")
     for key in sorted({"extra", *RESERVED_SAMPLING_KEYS} & set(given)):
         if key != "seed" or not _is_null(given[key]):
-            why = f"sampling: {key} is not sampling, or the run's own affair; leave it out"
+            why = f"sampling: {key} is not a sampling parameter, or is set by the run; leave it out"
             raise file.error_at(given[key].line, why)
     known = {key: given[key] for key in given if key in SAMPLING_FIELDS and not _is_null(given[key])}
     file.read_fields(known, _SamplingFields, "sampling")
@@ -177,20 +206,25 @@ def environment_name(loaded: LoadedEnvironment) -> str:
 
 
 def load_environment(
-    env: str | Environment | type[Environment], data: str | None = None, template: str | None = None
+    env: str | Environment | type[Environment],
+    data: str | None = None,
+    template: str | None = None,
+    allow_network: bool = False,
 ) -> LoadedEnvironment:
     """Load one environment."""
-    return resolve(env, data, template) if isinstance(env, str) else load_instance(env)
+    if not isinstance(env, str):
+        return load_instance(env)
+    return resolve(env, data, template, allow_network=allow_network)
 
 
 def load_run_environments(request: Request) -> list[RunEnvironment]:
     """Load all environments of a request."""
     if not isinstance(request.env, str) or not names_blend(request.env):
-        loaded = load_environment(request.env, request.data, request.template)
+        loaded = load_environment(request.env, request.data, request.template, request.allow_network)
         return [RunEnvironment(environment_name(loaded), loaded, request.limit)]
     for option, value in (("--data", request.data), ("--prompt-template", request.template)):
         if value is not None:
-            raise UsageError(f"{option} {value}: {request.env} says itself which rows each of its environments asks")
+            raise UsageError(f"{option} {value}: {request.env} sets the rows of each environment")
     blend = read_blend(request.env)
     entries = zip(blend.entries, task_shares(blend), strict=True)
     several = [_load_blended_environment(blend, line, entry, share, request) for (line, entry), share in entries]
@@ -204,14 +238,18 @@ def _load_blended_environment(
 ) -> RunEnvironment:
     try:
         loaded = resolve(
-            entry.env, blend.resolve_path(entry.data), blend.resolve_path(entry.template), base_folder=blend.path.parent
+            entry.env,
+            blend.resolve_path(entry.data),
+            blend.resolve_path(entry.template),
+            base_folder=blend.path.parent,
+            allow_network=request.allow_network,
         )
     except UsageError as error:
         raise blend.error_at(line, error) from None
     caps = [count for count in (share, entry.limit, request.limit) if count is not None]
     name = entry.name or environment_name(loaded)
     if not NAME_PATTERN.fullmatch(name):
-        raise blend.error_at(line, f"{name} cannot stand in the ids of tasks: give it another one with `name:`")
+        raise blend.error_at(line, f"{name} cannot be part of task ids: give it another one with `name:`")
     return RunEnvironment(name, loaded, min(caps, default=None), entry, share, f"{blend.path}:{line}")
 
 
@@ -266,7 +304,7 @@ def select_environments(
         return _select_by_task_ids(environments, request.tasks)
     for member in environments:
         if member.share == 0:
-            say(f"{member.name}: left out, since its share of the tasks is none")
+            say(f"{member.name}: left out, since its share of the tasks is zero")
     return [member for member in environments if member.share != 0]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
-from rollbook.agents import make_program
+from rollbook.agents import make_agent
 from rollbook.book import (
     HEARTBEAT_S,
     REFRESH_S,
@@ -26,6 +26,7 @@ from rollbook.book import (
     InFlightKeys,
     Journal,
     JournalEntry,
+    MediaStore,
     PeerMonitor,
     WorkerGone,
     WorkerMonitor,
@@ -36,13 +37,14 @@ from rollbook.book import (
     publish_worker_gone,
     write_heartbeat,
 )
-from rollbook.core import EnvironmentSpec, Held, Limits, Manifest, Rollout, Round, Seal, Settings
+from rollbook.core import EnvironmentSpec, Held, Limits, Manifest, Rollout, Round, Seal, Settings, has_own_data
+from rollbook.engine.concurrency import make_limiter
 from rollbook.engine.costs import measure_costs
-from rollbook.engine.progress import Display, ProgressCounter
+from rollbook.engine.progress import Display, ProgressCounter, count_pending
 from rollbook.engine.retries import wait_for_event
 from rollbook.engine.rollout_runner import RolloutRunner
-from rollbook.engine.worker import RolloutJob, Worker, make_limiter, signal_handler
-from rollbook.environments import Environment, EnvironmentRuntime, JudgeClient, load_environment
+from rollbook.engine.worker import RolloutJob, Worker, signal_handler
+from rollbook.environments import Environment, EnvironmentRuntime, RoleClients, load_environment
 from rollbook.errors import BookError, BookUnwritable, Stopped
 from rollbook.models import Model, list_secrets
 
@@ -93,7 +95,7 @@ class BookJobSource:
     async def leave(self) -> None:
         """Write what is left, seal what is complete, record the departure. A cancellation waits for that too.
 
-        Heartbeats that went on would keep this worker's chunks for ever.
+        Heartbeats that continued would keep this worker's chunks for ever.
         """
         leaving = asyncio.create_task(self._leave(), name="leaving")
         cancelled: asyncio.CancelledError | None = None
@@ -170,7 +172,7 @@ class BookJobSource:
     async def _renew_leases(self) -> None:
         """Send a heartbeat; if it is late, drop the chunks that others took over while this worker was stopped.
 
-        The heartbeat comes before the look: nobody who has seen it takes more.
+        The heartbeat comes before the look: no worker that has seen it takes over more.
         """
         began, late = self._watch.clock(), self._is_late()
         self._update_presence()
@@ -255,6 +257,8 @@ class BookJobSource:
             slot = self._slots.pop((job.row, job.sample), None)
             if slot is not None:
                 self._in_flight.remove(slot)
+        if has_own_data(rollout.messages):  # of a reply, a tool or a program: durable before the line that refers to it
+            rollout.messages = list(await self._in_thread(self._book.media.store_answered, rollout.messages))
         await self._journal.add(JournalEntry(rollout, final, job.claim))
 
     def idle(self) -> None:
@@ -276,9 +280,16 @@ class BookJobSource:
                     claim.scored += 1
                 if not claim.keys_left and claim.chunk.number in self._open:
                     complete.append(claim)
+            self._count_cached(mark.rollout)
             self._on_mark(mark)
         if complete:
             self._start_sealing(complete)
+
+    def _count_cached(self, rollout: Rollout) -> None:
+        for turn in rollout.turns:
+            if turn.cached_tokens is not None:
+                self.presence.prompt_tokens += turn.prompt_tokens
+                self.presence.cached_tokens += max(0, min(turn.cached_tokens, turn.prompt_tokens))
 
     def _start_sealing(self, claims: list[Claim]) -> None:
         task = asyncio.create_task(self._write_seals(claims), name="seal")
@@ -313,7 +324,7 @@ async def open_environments(
     run: Path | None,
     hosts: int | None,
     instances: Mapping[str, Environment] | None = None,
-    judge: JudgeClient | None = None,
+    roles: RoleClients | None = None,
     playing: bool = True,
     outage_s: float = Settings().outage_s,
 ) -> AsyncIterator[dict[str, EnvironmentRuntime]]:
@@ -322,7 +333,9 @@ async def open_environments(
     Without `playing`, only stored rollouts are verified, and no server is needed. `outage_s` is how long a server that
     an environment needs may be away.
     """
-    max_processes = hosts or min(MAX_ENVIRONMENT_PROCESSES, os.cpu_count() or 1)
+    waits = roles is not None and bool(roles.meaning.others)  # processes that wait for a model use no core
+    usual = MAX_ENVIRONMENT_PROCESSES if waits else min(MAX_ENVIRONMENT_PROCESSES, os.cpu_count() or 1)
+    max_processes = hosts or usual
     opened: dict[str, EnvironmentRuntime] = {}
     try:
         for name, spec in environments.items():
@@ -337,7 +350,7 @@ async def open_environments(
                 run=run,
                 max_processes=max_processes,
                 log=log,
-                judge=judge,
+                roles=roles,
                 runs_rollouts=playing,
                 outage_s=outage_s,
             )
@@ -356,12 +369,13 @@ def make_runner(
     environments: Mapping[str, EnvironmentRuntime],
     settings: Settings,
     draining: asyncio.Event | None = None,
+    media: MediaStore | None = None,
 ) -> RolloutRunner:
     """Return the runner for the rollouts of a run; its calls are not delayed once `draining` is set."""
     return RolloutRunner(
         model,
         environments,
-        make_program(manifest.agent, list_secrets(settings)),
+        make_agent(manifest.agent, list_secrets(settings)),
         manifest.sampling,
         manifest.limits,
         manifest.seed,
@@ -369,6 +383,7 @@ def make_runner(
         budgets=settings.attempts,
         continue_tokens=manifest.continue_tokens,
         draining=draining,
+        media=media,
     )
 
 
@@ -378,7 +393,7 @@ async def work_on_book(
     model: Model,
     display: Display,
     *,
-    judge: JudgeClient | None = None,
+    roles: RoleClients | None = None,
     handle_signals: bool = False,
     drain_event: asyncio.Event | None = None,
 ) -> ProgressCounter:
@@ -394,26 +409,26 @@ async def work_on_book(
             manifest.limits,
             run=book.path,
             hosts=settings.hosts,
-            judge=judge,
+            roles=roles,
             outage_s=settings.outage_s,
         ) as environments,
     ):
         draining = asyncio.Event()
-        runner = make_runner(manifest, model, environments, settings, draining)
+        runner = make_runner(manifest, model, environments, settings, draining, book.media)
 
         def stop_waiting() -> None:
             model.stop_waiting()
-            if judge is not None:
-                judge.stop_waiting()
+            if roles is not None:
+                roles.stop_waiting()
 
         worker = Worker(
             jobs, runner, limiter, round_.number, settings.attempts, draining=draining, on_drain=stop_waiting
         )
-        display.start(counter.requested)
+        display.start(counter.requested, await asyncio.to_thread(count_pending, book))
 
         def on_tick() -> None:
             jobs.presence.outage = outage = model.describe_outage()
-            display.update(counter.progress(worker, outage, costs.cost))
+            display.update(counter.progress(worker, outage, costs.cost, jobs.presence))
             if counter.stop_reason:
                 worker.stop()
             elif costs.stop_reason:
@@ -426,7 +441,7 @@ async def work_on_book(
                 await jobs.run_worker(worker, on_tick)
             finally:
                 costs.read()
-                display.update(counter.progress(worker, cost=costs.cost))
+                display.update(counter.progress(worker, cost=costs.cost, presence=jobs.presence))
     counter.stop_reason = counter.stop_reason or costs.stop_reason
     if stops and not counter.stop_reason and await asyncio.to_thread(has_pending, book.path):
         raise Stopped(

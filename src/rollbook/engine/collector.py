@@ -27,16 +27,17 @@ from typing import Literal, Unpack
 import msgspec
 
 from rollbook.agents import Agent
-from rollbook.book import Book, BookDraft, JournalEntry, KeyHistory
-from rollbook.core import JSON, Group, Limits, Message, Rollout, Sampling, Settings, Task, ToolFormat
+from rollbook.book import Book, BookDraft, JournalEntry, KeyHistory, read_files_into, store_task_media
+from rollbook.core import JSON, Group, Limits, Message, Rollout, Sampling, Settings, Task, ToolFormat, has_own_data
 from rollbook.engine.blends import environment_name, load_environment
 from rollbook.engine.book_worker import BookJobSource, open_environments
+from rollbook.engine.concurrency import make_limiter
 from rollbook.engine.groups import EqualRewards, GroupBuffer, GroupCounts, GroupPolicy, OnFailure
-from rollbook.engine.planning import choose_tool_format, make_manifest, resolve_run_model
+from rollbook.engine.planning import choose_tool_format, find_media_roots, make_manifest, resolve_run_model
 from rollbook.engine.request import Request, as_list, update_settings
 from rollbook.engine.rollout_runner import RolloutRunner
-from rollbook.engine.worker import JobSource, RolloutJob, Worker, make_limiter
-from rollbook.environments import Environment, LoadedEnvironment, open_judge, resolve_judge_for, write_snapshot
+from rollbook.engine.worker import JobSource, RolloutJob, Worker
+from rollbook.environments import Environment, LoadedEnvironment, open_roles, resolve_roles_for, write_snapshot
 from rollbook.errors import Shortfall, Stopped, UsageError
 from rollbook.models import AnsweredCall, Completion, Model, ModelCall, open_model, require_continuing
 
@@ -242,7 +243,7 @@ class Collector:
 
     def __init__(
         self,
-        env: str | Environment,
+        env: str | Environment | type[Environment],
         model: str | list[str] = (),  # type: ignore[assignment]
         *,
         samples: int = 1,
@@ -319,8 +320,8 @@ class Collector:
         spec, settings = resolve_run_model([self._loaded], request)
         attempts = self._policy.attempt_budgets(request.settings.attempts)
         settings = msgspec.structs.replace(settings, attempts=attempts, judge_urls=request.judge)
-        judge, self._settings = resolve_judge_for(self._loaded, settings, request.judge_name)
-        self._judge = await self._stack.enter_async_context(open_judge(judge, self._settings))
+        meaning, self._settings = resolve_roles_for(self._loaded, settings, request.judge_name)
+        self._roles = await self._stack.enter_async_context(open_roles(meaning, self._settings))
         self._model = PausableModel(open_model(spec, self._settings))
         self._stack.push_async_callback(self._model.close)
         await self._model.open()
@@ -333,7 +334,7 @@ class Collector:
             run=folder,
             hosts=self._settings.hosts,
             instances={self._name: self._loaded.instance},
-            judge=self._judge,
+            roles=self._roles,
             outage_s=self._settings.outage_s,
         )
         self._runner = RolloutRunner(
@@ -347,6 +348,7 @@ class Collector:
             tool_format=choose_tool_format(request, spec),
             budgets=self._settings.attempts,
             continue_tokens=request.continue_tokens,
+            media=self._book.media if self._book else None,
         )
 
     def _prepare_folder(self, loaded: LoadedEnvironment) -> tuple[Path, Book | None]:
@@ -355,8 +357,8 @@ class Collector:
             with BookDraft(self._book_path) as draft:
                 self._spec = write_snapshot(loaded, draft.folder / "source")
                 draft.add_tasks((), self._name)
-                judge = self._judge.spec if self._judge else None
-                manifest = make_manifest(self._request, {self._name: self._spec}, self._model.spec, judge)
+                specs, meaning = {self._name: self._spec}, self._roles.meaning
+                manifest = make_manifest(self._request, specs, self._model.spec, meaning)
                 book = draft.finish(manifest, [])
             self._round = book.open_round(self._settings)
             return book.path, book
@@ -403,7 +405,7 @@ class Collector:
         dropped = {
             name: value for name, value in msgspec.structs.asdict(self.counts).items() if name.startswith("dropped")
         }
-        cause = f"{wanted} groups were wanted and {given} of {drawn} drawn were fit; in all {dropped}"
+        cause = f"{wanted} groups were requested, and {given} of {drawn} collected were usable; in all {dropped}"
         return Shortfall(requested=wanted * samples, scored=scored, failed={}, cause=cause)
 
     async def _stream(
@@ -441,7 +443,17 @@ class Collector:
                 return
             drawn += 1
             self.counts.drawn += 1
+            if has_own_data(task.messages):
+                await asyncio.to_thread(self._store_media, task)
             yield task
+
+    def _store_media(self, task: Task) -> None:
+        """Store the images and sounds of a task in the book; without a book, read its files into its messages."""
+        roots = find_media_roots(self._loaded)
+        if self._book is not None:
+            store_task_media(task, self._book.media, roots)
+        else:
+            task.messages = read_files_into(task.messages, roots)
 
     def _staleness(self, group: Group) -> int:
         """Return how many versions the oldest turn of a group is behind; 0 before weights ever changed."""

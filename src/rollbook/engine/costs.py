@@ -1,4 +1,6 @@
-"""What a run costs while it goes on: the tokens in its journals at the price of `--price`, and `--max-cost`.
+"""What a run costs while it is in progress: the tokens in its journals at the price of `--price`, and `--max-cost`.
+
+The calls of roles that have a price are part of it.
 
 The cost is that of all workers and all rounds, because it is read from the journals of the run.
 """
@@ -24,20 +26,22 @@ class CostMeter:
     def __init__(self, run: Path, settings: Settings) -> None:
         self._spent = SpentTokens(run)
         self._price = parse_price(settings.price) if settings.price else None
+        self._has_role_prices = any(given.price for given in settings.roles.values())
         self._max_cost = settings.max_cost
         self.cost: float | None = None
         self.stop_reason = ""
 
     @property
     def is_priced(self) -> bool:
-        """Whether tokens have a price."""
-        return self._price is not None
+        """Whether tokens of the policy or of a role have a price."""
+        return self._price is not None or self._has_role_prices
 
     def read(self) -> None:
         """Count what is durable now."""
-        if self._price is None:
+        if not self.is_priced:
             return
-        self.cost = self._price.cost(self._spent.refresh())
+        tokens = self._spent.refresh()
+        self.cost = (self._price.cost(tokens) if self._price else 0.0) + self._spent.role_cost
         if self._max_cost is not None and self.cost > self._max_cost and not self.stop_reason:
             limit = f"--max-cost {self._max_cost:g}"
             self.stop_reason = f"stopped by {limit} at a cost of {format_cost(self.cost)}: resume with a higher one"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.agents import check_agent_unchanged, resolve_agent
-from rollbook.book import Book, BookDraft
+from rollbook.agents import REFERENCE_AGENTS, check_agent_unchanged, resolve_agent
+from rollbook.book import Book, BookDraft, find_lengths, write_lengths
 from rollbook.core import (
     JSON,
     SCHEMA_VERSION,
@@ -29,17 +29,22 @@ from rollbook.core import (
     Terms,
     ToolFormat,
     make_part,
+    read_roles,
 )
 from rollbook.engine.blends import RunEnvironment, merge_limits, merge_sampling, select_environments
 from rollbook.engine.request import Request, check_sampling_secrets, check_stored_secrets, update_settings
 from rollbook.environments import (
     LoadedEnvironment,
+    RunRoles,
+    change_roles,
+    endpoint_kind,
     explain_error,
     find_changed_file,
     is_tampered,
     put_first_on_path,
     resolve_judge,
     source_root,
+    take_judge,
     write_snapshot,
 )
 from rollbook.errors import RollbookError, UsageError
@@ -53,13 +58,13 @@ def plan(
     environments: Sequence[RunEnvironment],
     model: ModelSpec,
     settings: Settings | None = None,
-    judge: ModelSpec | None = None,
+    roles: RunRoles = RunRoles(),  # noqa: B008 - frozen
     say: Callable[[str], None] = lambda _: None,
 ) -> Book:
     """Write the run directory, with the settings of its first round if they are known; calls no model."""
     request = omit_unknown_parameters(request, model)
     if request.sampling.omits("seed"):
-        say("no seed is sent: the same run gives other answers next time")
+        say("no seed is sent: the same run gives different answers next time")
     check_stored_secrets(request.sampling, settings or request.settings)
     with BookDraft(request.out) as draft:
         specs: dict[str, EnvironmentSpec] = {}
@@ -73,8 +78,12 @@ def plan(
             if terms is not None:
                 check_sampling_secrets(terms.sampling.extra, settings or request.settings, f"{member.name}: sampling")
             rows = first, first + write_tasks(member, request, draft, say)
-            parts.append(make_part(rows, sample_range(member, request), workers))
-        return draft.finish(make_manifest(request, specs, model, judge), parts, settings)
+            parts.append(make_part(rows, sample_range(member, request), workers, ordered=bool(request.settings.order)))
+        order = settings.order if settings is not None else ""
+        lengths = find_lengths(draft.read_rows(), order) if order else None
+        book = draft.finish(make_manifest(request, specs, model, roles), parts, settings)
+        write_lengths(book, 1, lengths)
+        return book
 
 
 def omit_unknown_parameters(request: Request, model: ModelSpec) -> Request:
@@ -122,7 +131,8 @@ def write_tasks(environment: RunEnvironment, request: Request, draft: BookDraft,
     root = source_root(environment.loaded) if environment.entry else None
     if root is not None:
         put_first_on_path(root)  # other environments of the blend were imported after this one
-    count = draft.add_tasks(select_tasks(environment, request), environment.name)
+    roots = find_media_roots(environment.loaded, request.data)
+    count = draft.add_tasks(select_tasks(environment, request), environment.name, roots)
     for note in environment.loaded.instance.notes:
         say(f"{environment.name}: {note}")
     if not count:
@@ -131,6 +141,12 @@ def write_tasks(environment: RunEnvironment, request: Request, draft: BookDraft,
         why = "its limit" if count == environment.max_tasks else "it has no more"
         say(f"{environment.name}: {count} tasks instead of its share of {environment.share}: {why}")
     return count
+
+
+def find_media_roots(loaded: LoadedEnvironment, data: str | None = None) -> list[Path]:
+    """Return the folders that images and sounds of tasks may be in: that of the environment, and that of its data."""
+    own = loaded.path.parent if loaded.path else Path.cwd()
+    return [own, *([Path(data).parent] if data and Path(data).is_file() else [])]
 
 
 def choose_tool_format(request: Request, model: ModelSpec) -> ToolFormat:
@@ -143,7 +159,10 @@ def choose_tool_format(request: Request, model: ModelSpec) -> ToolFormat:
 
 
 def make_manifest(
-    request: Request, environments: dict[str, EnvironmentSpec], model: ModelSpec, judge: ModelSpec | None = None
+    request: Request,
+    environments: dict[str, EnvironmentSpec],
+    model: ModelSpec,
+    roles: RunRoles = RunRoles(),  # noqa: B008 - frozen
 ) -> Manifest:
     """Return the manifest of a request."""
     request = omit_unknown_parameters(request, model)
@@ -159,9 +178,10 @@ def make_manifest(
         limits=request.limits,
         versions=package_versions(),
         tool_format=choose_tool_format(request, model),
-        judge=judge,
+        judge=roles.judge,
         agent=resolve_agent(request.agent, environments),
         continue_tokens=request.continue_tokens,
+        roles=roles.others,
     )
 
 
@@ -235,7 +255,7 @@ def check_unchanged(book: Book) -> list[str]:
             detail = f" ({'; '.join(moved)})" if moved else ""
             raise UsageError(f"{name}: {edited} is not what {book.path} was planned with{detail}; start a new run")
         if edited:
-            notes.append(f"{edited} was edited since; this run goes on with its own copy in {book.path / 'source'}")
+            notes.append(f"{edited} was edited since; this run continues with its own copy in {book.path / 'source'}")
     return notes
 
 
@@ -247,21 +267,31 @@ def resolve_run_model(
     Without `needs_key`, the run is only planned here, and the key may be elsewhere.
     """
     targets, name, settings = request.model, request.model_name, request.settings
-    if any(loaded.cls.needs_model for loaded in environments):
+    if request.agent not in REFERENCE_AGENTS and any(loaded.cls.needs_model for loaded in environments):
         spec, settings = resolve_model(targets, name, settings, needs_key=needs_key)
         check_sampling_secrets(request.sampling.extra, settings)  # a provider has a key variable of its own
         return spec, settings
     given = [f"-m {target}" for target in targets] + [f"--base-url {url}" for url in settings.base_urls]
     given += [f"--model-name {name}"] if name else []
     if given:
+        if request.agent in REFERENCE_AGENTS:
+            raise UsageError(f"{given[0]}: --agent {request.agent} asks no model; leave it out")
         who = environments[0].spec.spec
-        raise UsageError(f"{given[0]}: {who} plays its rollouts with a model of its own; leave it out")
+        raise UsageError(f"{given[0]}: {who} runs its rollouts with its own model; leave it out")
     return REMOTE_MODEL_SPEC, msgspec.structs.replace(settings, urls=[])
 
 
 def change_settings(manifest: Manifest, base: Settings, changes: dict[str, JSON]) -> Settings:
     """Return the settings of a run's next start: other addresses of its model and judge in any form that -m takes."""
+    if "roles" in changes:
+        given = read_roles(changes["roles"])
+        taken, judge_name = take_judge(given, changes.get("judge_urls", []))
+        if judge_name:
+            raise UsageError(f"--role judge.name={judge_name}: the name of the judge is part of what this run means")
+        changes = {**changes, **taken}
     settings = update_settings(base, changes)
+    if "roles" in changes:
+        settings = change_roles(manifest.roles, base.roles, settings)
     if ("urls" in changes or "base_urls" in changes) and manifest.model.kind != REMOTE_MODEL_SPEC.kind:
         settings = _change_model(manifest.model, settings, changes)
     if "judge_urls" in changes and manifest.judge is not None:
@@ -276,7 +306,7 @@ def _change_model(planned: ModelSpec, settings: Settings, changes: dict[str, JSO
     if is_provider_target(targets):
         forgotten |= {"api_key_env": usual.api_key_env, "headers": {}}
     start = msgspec.structs.replace(settings, **{k: v for k, v in forgotten.items() if k not in changes})
-    spec, changed = resolve_model(targets, "", start, kind=_endpoint_kind(planned))
+    spec, changed = resolve_model(targets, "", start, kind=endpoint_kind(planned))
     _check_same_name(planned, spec, "-m", targets)
     return changed
 
@@ -287,14 +317,10 @@ def _change_judge(planned: ModelSpec, settings: Settings, changes: dict[str, JSO
     if is_provider_target(targets):
         forgotten |= {"judge_key_env": usual.judge_key_env}
     start = msgspec.structs.replace(settings, **{k: v for k, v in forgotten.items() if k not in changes})
-    spec, changed = resolve_judge(targets, "", start, kind=_endpoint_kind(planned))
+    spec, changed = resolve_judge(targets, "", start, kind=endpoint_kind(planned))
     if spec is not None:
         _check_same_name(planned, spec, "--judge", targets)
     return changed
-
-
-def _endpoint_kind(planned: ModelSpec) -> str:
-    return planned.kind if planned.kind in ENDPOINT_KINDS else "chat"
 
 
 def _check_same_name(planned: ModelSpec, spec: ModelSpec, option: str, targets: Sequence[str]) -> None:
@@ -311,7 +337,7 @@ def _check_same_name(planned: ModelSpec, spec: ModelSpec, option: str, targets: 
 def resolve_planned_model(planned: ModelSpec, urls: Sequence[str]) -> ModelSpec:
     """Return the model that a run continues with, as these settings name it."""
     if planned.kind != REMOTE_MODEL_SPEC.kind:
-        return resolve_model(urls, planned.name, kind=_endpoint_kind(planned))[0]
+        return resolve_model(urls, planned.name, kind=endpoint_kind(planned))[0]
     if urls:
-        raise UsageError(f"-m {urls[0]}: this run is played elsewhere, with a model of its own; leave it out")
+        raise UsageError(f"-m {urls[0]}: the rollouts of this run happen elsewhere, with another model; leave it out")
     return planned

@@ -9,10 +9,11 @@ from typing import Protocol
 
 import msgspec
 
-from rollbook.book import Book, Claim, JournalEntry, Seals, find_reopened_kinds
-from rollbook.core import Settings
+from rollbook.book import Book, Claim, JournalEntry, Seals, find_reopened_kinds, read_exact_status, read_status
+from rollbook.core import Presence, Settings, TokenCounts
 from rollbook.engine.retries import parse_max_failures
 from rollbook.engine.worker import Worker
+from rollbook.errors import BookError
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +40,24 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """What all attempts have cost so far, those of earlier rounds too; None without a price."""
     outage: str = ""
     """How long no endpoint has answered, and why; empty while one does."""
+    tokens: TokenCounts | None = None
+    """The tokens of all attempts so far, those of earlier rounds too; None where they are not counted."""
+    tokens_per_s: float | None = None
+    """Tokens of answers per second, recently."""
+    prompt_tokens: int = 0
+    """The prompt tokens so far of the calls whose server reports how many were cached."""
+    cached_tokens: int = 0
+    """Of these, the tokens that the server had cached."""
+
+    @property
+    def done(self) -> int:
+        """How many rollouts are scored or failed."""
+        return self.scored + sum(self.failed.values())
+
+    @property
+    def cached_share(self) -> float | None:
+        """The share of the prompt tokens that were cached; None while no server reports them."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
     @property
     def eta_s(self) -> float | None:
@@ -47,9 +66,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Display(Protocol):
-    """Shows progress: `start` is called once, `update` any number of times, `stop` at least once."""
+    """Shows progress: `start` is called once, `update` any number of times, `stop` at least once.
 
-    def start(self, total: int) -> None:
+    `start` gets the number of rollouts, and how many are left if that is fewer.
+    """
+
+    def start(self, total: int, pending: int | None = None) -> None:
         return
 
     def update(self, progress: Progress) -> None:
@@ -92,7 +114,34 @@ class LineDisplay(Display):
         self._unseen = None
 
 
+def count_pending(book: Book) -> int:
+    """Return how many rollouts of a run are left, by its journals."""
+    if not any((book.path / "journals").iterdir()):
+        return book.plan.requested
+    try:
+        return read_exact_status(book.path).pending
+    except BookError:  # whoever works on the run names the damage
+        return read_status(book.path).pending
+
+
 RATE_WINDOW_S = 10.0
+
+
+class RecentRate:
+    """How fast a count has grown over the last seconds, so that a stall is visible."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._recent: deque[tuple[float, int]] = deque()
+
+    def update(self, count: int) -> float:
+        """Take the present count; return the rate per second."""
+        now = self._clock()
+        self._recent.append((now, count))
+        while self._recent[0][0] < now - RATE_WINDOW_S:
+            self._recent.popleft()
+        since, before = self._recent[0]
+        return (count - before) / (now - since) if now > since else 0.0
 
 
 class ProgressCounter:
@@ -108,7 +157,7 @@ class ProgressCounter:
         self._max_failures = settings.max_failures
         self._reward_sum, self._reward_count = 0.0, 0
         self._began = time.monotonic()
-        self._recent: deque[tuple[float, int]] = deque()
+        self._rate = RecentRate()
         rounds = book.rounds()
         for seal in Seals(book.path).refresh().values():
             if not find_reopened_kinds(seal.failed, seal.round, rounds):
@@ -126,7 +175,7 @@ class ProgressCounter:
         self._done_at_start += claim.scored + sum(claim.failed.values())
 
     def record(self, mark: JournalEntry) -> None:
-        """Count an attempt that is durable."""
+        """Count an attempt that is durable. The rewards of earlier rounds and of other workers are not known."""
         if not mark.final:
             return
         failure = mark.rollout.failure
@@ -145,7 +194,9 @@ class ProgressCounter:
                 self.stop_reason or f"stopped by --max-failures {self._max_failures}, the last one {last}"
             )
 
-    def progress(self, worker: Worker, outage: str = "", cost: float | None = None) -> Progress:
+    def progress(
+        self, worker: Worker, outage: str = "", cost: float | None = None, presence: Presence | None = None
+    ) -> Progress:
         """Return the current state."""
         done = self.scored + sum(self.failed.values())
         stats = worker.stats
@@ -154,8 +205,8 @@ class ProgressCounter:
             scored=self.scored,
             failed=dict(self.failed),
             pending=self.requested - done,
-            rate=self._rate(done - self._done_at_start),
-            mean_reward=self._reward_sum / self._reward_count if self._reward_count else None,
+            rate=self._rate.update(done - self._done_at_start),
+            mean_reward=self._reward_sum / self._reward_count if self._reward_count == self.scored > 0 else None,
             in_flight=stats.in_flight,
             concurrency=worker.concurrency,
             loop_lag_ms=stats.loop_lag_ms,
@@ -164,13 +215,6 @@ class ProgressCounter:
             seconds=time.monotonic() - self._began,
             outage=outage,
             cost=cost,
+            prompt_tokens=presence.prompt_tokens if presence else 0,
+            cached_tokens=presence.cached_tokens if presence else 0,
         )
-
-    def _rate(self, done: int) -> float:
-        """Return the rate over the last seconds, so that a stall is visible."""
-        now = time.monotonic()
-        self._recent.append((now, done))
-        while self._recent[0][0] < now - RATE_WINDOW_S:
-            self._recent.popleft()
-        since, before = self._recent[0]
-        return (done - before) / (now - since) if now > since else 0.0

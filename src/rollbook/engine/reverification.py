@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -27,11 +27,20 @@ from rollbook.core import (
 )
 from rollbook.engine.blends import load_environment
 from rollbook.engine.book_worker import BookJobSource, open_environments
+from rollbook.engine.concurrency import FixedLimit
 from rollbook.engine.planning import package_versions
 from rollbook.engine.progress import Display, ProgressCounter
 from rollbook.engine.retries import AttemptResult
-from rollbook.engine.worker import FixedLimit, RolloutJob, Worker
-from rollbook.environments import EnvironmentRuntime, JudgeClient, open_judge, resolve_judge, write_snapshot
+from rollbook.engine.worker import RolloutJob, Worker
+from rollbook.environments import (
+    EnvironmentRuntime,
+    RoleClients,
+    RunRoles,
+    open_roles,
+    resolve_roles,
+    take_judge,
+    write_snapshot,
+)
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models import ENDPOINT_KINDS, is_provider_target
 from rollbook.reports import Report, make_report
@@ -68,6 +77,13 @@ class ReverifyResult(msgspec.Struct, frozen=True):
         """How many rewards changed."""
         return len(self.changes)
 
+    def __repr__(self) -> str:
+        counts = f"{self.verified} verified, {self.changed} rewards changed"
+        return f"ReverifyResult({str(self.path)!r}): {counts}; {self.report.describe()}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self.verified} verified, {self.changed} rewards changed</p>{self.report._repr_html_()}"
+
     def json(self) -> dict[str, JSON]:
         """Return the new run's numbers, and every reward that changed."""
         found: dict[str, JSON] = {"verified": self.verified, "changed": self.changed, "went_on": self.went_on}
@@ -99,6 +115,7 @@ class Reverifier:
     async def _verify(self, rollout: Rollout) -> AttemptResult:
         self.verified += 1
         rollout.score = rollout.failure = None
+        rollout.role_calls = [call for call in rollout.role_calls if not call.in_verification]
         try:
             rollout.score = await self._environments[rollout.task.env].verify(rollout.task, rollout)
         except RolloutFailed as failed:
@@ -112,12 +129,12 @@ def _stored_error(stored: Rollout) -> RolloutFailed | None:
     return RolloutFailed(failure.kind, failure.where, failure.message) if failure else None
 
 
-def copy_plan(old: Book, envs: Sequence[str], only: ReverifyOnly, out: Path, judge: ModelSpec | None = None) -> Book:
+def copy_plan(old: Book, envs: Sequence[str], only: ReverifyOnly, out: Path, roles: RunRoles) -> Book:
     """Create a book with the same tasks and keys, and the run's own environments or replacements."""
     with BookDraft(out) as draft:
         specs = dict(_copy_environments(old, parse_replacements(envs, list(old.manifest.environments)), draft.folder))
-        if judge and not any(spec.appeals for spec in specs.values()):
-            raise UsageError(f"--judge: {', '.join(specs)} asks no judge")
+        if roles.judge and not any(spec.appeals for spec in specs.values()):
+            raise UsageError(f"--judge: {', '.join(specs)} uses no judge")
         draft.copy_tasks(old)
         manifest = msgspec.structs.replace(
             old.manifest,
@@ -126,7 +143,8 @@ def copy_plan(old: Book, envs: Sequence[str], only: ReverifyOnly, out: Path, jud
             versions=package_versions(),
             parent=old.manifest.run,
             rescored=Rescored(only, earlier_verifiers(old.manifest) if only == "failed" else {}),
-            judge=judge,
+            judge=roles.judge,
+            roles={**old.manifest.roles, **roles.others},
         )
         return draft.finish(manifest, old.plan.parts)
 
@@ -149,7 +167,7 @@ def parse_replacements(options: Sequence[str], names: Sequence[str]) -> dict[str
         if not equals or name not in names:
             if len(names) > 1:
                 raise UsageError(
-                    f"--env {text}: say whose place it takes with NAME={text}; there are {', '.join(names)}"
+                    f"--env {text}: name the environment it replaces: NAME={text}; there are {', '.join(names)}"
                 )
             name, spec = names[0], text
         if name in replacements or not spec:
@@ -172,21 +190,21 @@ def _copy_environments(old: Book, others: Mapping[str, str], folder: Path) -> It
 
 
 def open_or_create_book(
-    old: Book, envs: Sequence[str], only: ReverifyOnly, out: Path, display: Display, judge: ModelSpec | None = None
+    old: Book, envs: Sequence[str], only: ReverifyOnly, out: Path, display: Display, roles: RunRoles
 ) -> Book:
     """Create the new book, or open one that an earlier try left unfinished, which keeps its verifier."""
     if not (out / "run.json").exists():
-        return copy_plan(old, envs, only, out, judge)
+        return copy_plan(old, envs, only, out, roles)
     book = Book(out)
     if book.manifest.parent != old.manifest.run:
         raise UsageError(f"{out} is another run: choose another --out, or delete it")
     began = book.manifest.rescored.only if book.manifest.rescored else only
     if began != only:
-        raise UsageError(f"{out} was begun with --only {began}: go on with that, or choose another --out")
-    if book.manifest.judge != judge:
+        raise UsageError(f"{out} was started with --only {began}: continue with that, or choose another --out")
+    if book.manifest.judge != roles.judge:
         named = book.manifest.judge.name if book.manifest.judge else "no judge"
-        raise UsageError(f"{out} was begun with {named}: go on with that, or choose another --out")
-    display.note(f"{out} goes on with the verifier it was begun with")
+        raise UsageError(f"{out} was started with {named}: continue with that, or choose another --out")
+    display.note(f"{out} continues with the verifier it was started with")
     return book
 
 
@@ -204,17 +222,20 @@ def check_same_judge(old: Book, judge: ModelSpec | None, settings: Settings, onl
 
 async def reverify(
     run: str | Path,
-    out: str | Path,
+    out: str | Path | None,
     envs: Sequence[str],
     only: ReverifyOnly,
     display: Display,
     settings: Settings = Settings(retry=[]),  # noqa: B008 - frozen
     judge_name: str = "",
 ) -> ReverifyResult:
-    """Score stored rollouts again, also those that failed in verification.
+    """Score stored rollouts again, also those that failed in verification, into `out` or RUN-reverified.
 
     Of an unfinished run, `only` scored scores what there is, and the rest stays pending.
     """
+    if only not in get_args(ReverifyOnly):
+        raise UsageError(f"--only {only}: give failed, scored or all")
+    out = Path(run).with_name(f"{Path(run).name}-reverified") if out is None else Path(out)
     old = Book(run)
     old.check_tasks()
     stored = LineIndex(old)
@@ -222,21 +243,23 @@ async def reverify(
         raise UsageError(
             f"{run}: {stored.missing} of {old.plan.requested} rollouts have no answer yet: rollbook resume {run} first"
         )
+    taken, given_name = take_judge(settings.roles, settings.judge_urls)
+    settings, judge_name = msgspec.structs.replace(settings, **taken), judge_name or given_name
     targets = [] if settings.judge_urls == [NO_JUDGE] else settings.judge_urls
     before = old.manifest.judge
     same = before if before and targets and not is_provider_target(targets) else None
     kind = same.kind if same and same.kind in ENDPOINT_KINDS else "chat"
-    spec, judged = resolve_judge(targets, judge_name or (same.name if same else ""), settings, kind=kind)
-    check_same_judge(old, spec, settings, only)
-    went_on = (Path(out) / "run.json").exists()
-    async with open_judge(spec, judged) as judge_client:
-        book = open_or_create_book(old, envs, only, Path(out), display, judge_client.spec if judge_client else None)
+    meaning, judged = resolve_roles(targets, judge_name or (same.name if same else ""), settings, judge_kind=kind)
+    check_same_judge(old, meaning.judge, settings, only)
+    went_on = (out / "run.json").exists()
+    async with open_roles(meaning, judged) as roles:
+        book = open_or_create_book(old, envs, only, out, display, roles.meaning)
         round_ = book.open_round(judged)
-        verifier = await _verify_all(book, round_, stored, only, display, judge_client)
+        verifier = await _verify_all(book, round_, stored, only, display, roles)
     changes = list(find_reward_changes(old, book))
     write_atomically(book.path / "changes.jsonl", b"".join(map(encode_line, changes)))
     if only == "failed" and not verifier.verified and not went_on:
-        display.note(f"nothing in {run} failed in verification: every rollout stays what it was")
+        display.note(f"nothing in {run} failed in verification: no rollout changes")
     return ReverifyResult(book.path, make_report(book.path), verifier.verified, changes, went_on)
 
 
@@ -272,7 +295,7 @@ async def _verify_all(
     stored: LineIndex,
     only: ReverifyOnly,
     display: Display,
-    judge_client: JudgeClient | None = None,
+    roles: RoleClients | None = None,
 ) -> Reverifier:
     counter = ProgressCounter(book, round_.settings)
 
@@ -286,7 +309,7 @@ async def _verify_all(
     manifest = book.manifest
     hosts = round_.settings.hosts
     async with open_environments(
-        manifest.environments, manifest.limits, run=book.path, hosts=hosts, judge=judge_client, playing=False
+        manifest.environments, manifest.limits, run=book.path, hosts=hosts, roles=roles, playing=False
     ) as environments:
         verifier = Reverifier(stored, environments, only)
         worker = Worker(jobs, verifier, FixedLimit(CONCURRENCY), round_.number, attempt_budgets(only))

@@ -15,10 +15,12 @@ from itertools import takewhile
 import msgspec
 
 from rollbook.agents import Agent, choose_agent
-from rollbook.book import KeyHistory
+from rollbook.book import KeyHistory, MediaStore
 from rollbook.core import (
     FAILURE_KINDS,
+    FILE_PREFIX,
     JSON,
+    REFERENCE_PREFIX,
     Failure,
     Limits,
     Message,
@@ -29,12 +31,22 @@ from rollbook.core import (
     Timing,
     ToolFormat,
     Turn,
+    check_media_size,
     derive_seed,
+    list_sources,
 )
 from rollbook.engine.retries import AttemptResult, record_failure, retry_delay_s, wait_for_event
 from rollbook.engine.worker import RolloutJob
 from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost, is_being_cancelled
-from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed
+from rollbook.errors import (
+    ContainerError,
+    ContextFull,
+    ImageError,
+    LimitReached,
+    RollbookError,
+    RolloutFailed,
+    UsageError,
+)
 from rollbook.models import AnsweredCall, Completion, Model, ModelCall, TokenContinuingModel, require_continuing
 from rollbook.processes import timeout_after
 
@@ -47,7 +59,10 @@ class RestartAttempt(Exception):
 
 
 class ModelCaller:
-    """Calls the model for an agent; see `rollbook.models.AskModel`."""
+    """Calls the model for an agent; see `rollbook.models.AskModel`.
+
+    `group` is what the calls of all samples of a task have in common, by default the task.
+    """
 
     def __init__(
         self,
@@ -62,9 +77,12 @@ class ModelCaller:
         one_version: bool = False,
         continues: TokenContinuingModel | None = None,
         draining: asyncio.Event | None = None,
+        group: str = "",
+        media: MediaStore | None = None,
     ) -> None:
         self._model, self.sampling, self._limits = model, sampling, limits
         self._rollout, self._name, self._clock = rollout, name, clock
+        self._group, self._media = group or rollout.task.id, media
         self._budgets, self._one_version = budgets, one_version
         self._in_flight = 0
         self._continues, self._draining = continues, draining
@@ -129,18 +147,41 @@ class ModelCaller:
                 await wait_for_event(self._draining or asyncio.Event(), retry_delay_s(error, past))
 
     async def _call(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[JSON]) -> Completion:
-        options: ModelCall = {"seed": self._rollout.seed, "rollout": self._name, "tools": tools}
+        options: ModelCall = {
+            "seed": self._rollout.seed,
+            "rollout": self._name,
+            "group": self._group,
+            "tools": tools,
+        }
+        if sources := list_sources(messages):
+            # After an image nothing is continued in token ids, so that no earlier call is looked for.
+            return await self._model.complete(await self._put_media_in(messages, sources), sampling, **options)
         earlier = next((call for call in reversed(self._earlier_calls) if call.precedes(messages)), None)
         if earlier is None or self._continues is None:
             return await self._model.complete(messages, sampling, **options)
         return await self._continues.complete_from(earlier, messages, sampling, **options)
+
+    async def _put_media_in(self, messages: Sequence[Message], sources: Sequence[str]) -> Sequence[Message]:
+        """Return the messages with the data of stored images and sounds; a file can only be part of a task."""
+        for source in sources:
+            try:
+                check_media_size(len(source) * 3 // 4)
+            except UsageError as error:
+                raise RolloutFailed("environment_error", "messages", str(error)) from None
+            if source.startswith(FILE_PREFIX):
+                why = f"{source[:80]}: only tasks may name files; give the data in a reply"
+                raise RolloutFailed("environment_error", "messages", why)
+            if self._media is None and source.startswith(REFERENCE_PREFIX):
+                why = f"{source[:80]}: nothing is stored here; give the data"
+                raise RolloutFailed("environment_error", "messages", why)
+        return messages if self._media is None else await asyncio.to_thread(self._media.expand, messages)
 
     def _check_token_count(self, completion: Completion) -> None:
         """Refuse a server that does not count tokens: a limit on tokens would have no effect."""
         if self._limits.max_tokens_total is None or completion.turn.completion_tokens:
             return
         if completion.message.text or completion.message.tool_calls:
-            why = "the server does not count tokens, so --max-tokens-total cannot be kept"
+            why = "the server does not count tokens, so --max-tokens-total cannot be enforced"
             raise RolloutFailed("model_rejected", "model", why)
 
 
@@ -185,8 +226,9 @@ class RolloutRunner:
         budgets: Mapping[str, int] | None = None,
         continue_tokens: bool = False,
         draining: asyncio.Event | None = None,
+        media: MediaStore | None = None,
     ) -> None:
-        self._restart, self._draining = restart_across_versions, draining
+        self._restart, self._draining, self._media = restart_across_versions, draining, media
         self._model, self._environments, self._budgets = model, environments, budgets or {}
         shared = Terms("", 1, sampling, limits, tool_format)
         self._terms = {name: environment.spec.terms or shared for name, environment in environments.items()}
@@ -232,28 +274,42 @@ class RolloutRunner:
 
     async def _converse_and_verify(self, rollout: Rollout, job: RolloutJob, clock: AttemptClock, verify: bool) -> None:
         environment = self._environments[job.task.env]
-        await self._converse(environment, rollout, job, clock)
-        if not verify:
-            return
+        in_session = environment.spec.container == "verify"
+        await self._converse(environment, rollout, job, clock, verify and in_session)
+        if verify and not in_session:
+            await self._verify(environment, rollout, clock)
+
+    async def _verify(
+        self,
+        environment: EnvironmentRuntime,
+        rollout: Rollout,
+        clock: AttemptClock,
+        session: EnvironmentSession | None = None,
+    ) -> None:
         began = time.perf_counter()
         try:
-            rollout.score = await environment.verify(job.task, rollout)
+            rollout.score = await environment.verify(rollout.task, rollout, session)
         finally:
             clock.verify_s += time.perf_counter() - began
 
     async def _converse(
-        self, environment: EnvironmentRuntime, rollout: Rollout, job: RolloutJob, clock: AttemptClock
+        self, environment: EnvironmentRuntime, rollout: Rollout, job: RolloutJob, clock: AttemptClock, verify: bool
     ) -> None:
-        """Run from `open` to `outcome` within the rollout's deadline, which does not include closing the state."""
+        """Run from `open` to `outcome` within the rollout's deadline, which does not include closing the state.
+
+        With `verify`, the rollout is scored before the state is closed: its container is needed for that.
+        """
         session: EnvironmentSession | None = None
         seconds = self._terms[job.task.env].limits.rollout_s
         began = time.perf_counter()
         try:
             async with timeout_after(seconds) as deadline:
-                session = await environment.open_session(job.task, job.name)
+                session = await environment.open_session(job.task, job.name, rollout)
                 clock.environment_s += time.perf_counter() - began - session.seconds
                 await self._run_agent(session, rollout, job, clock)
                 rollout.outcome = await session.outcome()
+            if verify:
+                await self._verify(environment, rollout, clock, session)
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -279,6 +335,7 @@ class RolloutRunner:
             one_version=self._restart,
             continues=self._continues,
             draining=self._draining,
+            media=self._media,
         )
         try:
             await agent.play(rollout, ask, session)
@@ -287,6 +344,9 @@ class RolloutRunner:
             rollout.ended = "context_length"
         except LimitReached as limit:
             rollout.ended = limit.which
+        except ContainerError as error:
+            kind = "image_error" if isinstance(error, ImageError) else "container_error"
+            raise RolloutFailed(kind, type(agent).__name__, str(error)) from error
         except (RollbookError, RestartAttempt, SessionLost):
             raise
         except asyncio.CancelledError:

@@ -7,19 +7,30 @@ result is counted from the files of the run; anything less than all scored raise
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from os import PathLike
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from rollbook.book import Book, Seals, explain_disk_errors, is_closed, read_presences, refuse_occupied
+from rollbook.book import (
+    Book,
+    Seals,
+    explain_disk_errors,
+    is_closed,
+    open_ordered_round,
+    read_presences,
+    refuse_occupied,
+    remove_unused_run,
+)
 from rollbook.core import (
     JSON,
     SCHEMA_VERSION,
     Limits,
     ModelSpec,
+    Rollout,
     Round,
     Sampling,
     Settings,
@@ -27,25 +38,38 @@ from rollbook.core import (
     ToolFormat,
     check_retry_rules,
 )
-from rollbook.engine.blends import load_run_environments
+from rollbook.engine.blends import add_blend_roles, load_run_environments
 from rollbook.engine.book_worker import work_on_book
+from rollbook.engine.displays import make_progress_hooks
+from rollbook.engine.hooks import Hooks, HookThread, ObservedDisplay, log_warning
 from rollbook.engine.planning import change_settings, check_unchanged, plan, resolve_planned_model, resolve_run_model
-from rollbook.engine.progress import Display, SilentDisplay
-from rollbook.engine.request import Request, as_list, choose_run_folder, make_sampling, update_settings
+from rollbook.engine.progress import Display, Progress, SilentDisplay
+from rollbook.engine.request import (
+    Request,
+    as_list,
+    as_text,
+    claim_run_folder,
+    make_sampling,
+    release_run_folder,
+    update_settings,
+)
+from rollbook.engine.tracking import LogTarget, make_observers
 from rollbook.engine.worker_pool import StartWorker, WorkerPool
 from rollbook.environments import (
     Environment,
-    JudgeClient,
-    check_judges,
-    check_same_judge,
+    RoleClients,
+    RunRoles,
+    check_roles,
+    check_same_roles,
     load_environment,
-    open_judge,
-    resolve_judge,
+    make_clients,
+    open_roles,
+    resolve_roles,
 )
 from rollbook.errors import UsageError
 from rollbook.models import ENDPOINT_KINDS, Model, open_model, probe_endpoint
-from rollbook.processes import Work, make_awaitable, make_blocking, run_event_loop
-from rollbook.reports import Report, make_report, make_shortfall
+from rollbook.processes import Work, make_awaitable, make_blocking, run_event_loop, run_to_completion
+from rollbook.reports import Report, Run, make_report, make_shortfall
 
 T = TypeVar("T")
 WorkerFactory: TypeAlias = Callable[[Book, Round], StartWorker]
@@ -58,21 +82,30 @@ class RunResult(msgspec.Struct, frozen=True):
     path: Path
     report: Report
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"RunResult({str(self.path)!r}): {self.report.describe()}"
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
 
 def _prepare_run(
     env: str | Environment | type[Environment],
-    model: str | list[str] = (),  # type: ignore[assignment]
+    model: str | Sequence[str] = (),
     *,
     model_name: str = "",
     samples: int = 1,
     limit: int | None = None,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     seed: int = 0,
-    data: str | None = None,
-    template: str | None = None,
+    data: str | PathLike[str] | None = None,
+    template: str | PathLike[str] | None = None,
     tasks: list[str] | None = None,
     sample: int | None = None,
-    judge: str | list[str] = (),  # type: ignore[assignment]
+    judge: str | Sequence[str] = (),
     judge_name: str = "",
     temperature: float | None = None,
     top_p: float | None = None,
@@ -81,20 +114,31 @@ def _prepare_run(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     tool_format: Literal["auto"] | ToolFormat = "auto",
     agent: str = "",
+    allow_network: bool = False,
     continue_tokens: bool = False,
     allow_shortfall: bool = False,
     wait_s: float = 0.0,
     probe: bool = True,
+    on_rollout: Callable[[Rollout], object] | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
+    on_end: Callable[[Run], object] | None = None,
+    log: Sequence[LogTarget] = (),
+    progress: bool = True,
     **settings: JSON,
 ) -> Work[RunResult]:
     """Run a model `samples` times on every task; returns when all are scored, raises Shortfall when some are not.
 
     `env` is an environment, as on the command line or made here, or a blend: the path of a YAML file of several.
-    `agent` may be `program:COMMAND`, an outside program that plays every rollout.
+    `agent` may be `program:COMMAND`, an external program that runs every rollout; for tasks in containers also `oracle`
+    or `nop`. `allow_network` gives containers the network that their tasks request.
     `sampling` is a Sampling, or a dictionary of parameters for the endpoint; None omits one. `out` is by default a new
     folder in runs/. `settings` are the operational ones of rollbook.core.Settings, such as concurrency=64. An endpoint
     is first asked one short completion, for `wait_s` seconds if its server is still starting; `probe=False` leaves that
     out. `run` blocks, in a notebook too; inside of a coroutine, await `run_async`.
+
+    `on_rollout` is called with every rollout that has ended, `on_progress` with the counts and `on_end` with the run,
+    one after another in a thread of their own; whatever they do, the run goes on. `log` are names of trackers (wandb,
+    mlflow, tensorboard) or trackers. Progress is shown in a notebook and on a terminal; `progress=False` shows none.
     """
     request = Request(
         env=env,
@@ -102,31 +146,58 @@ def _prepare_run(
         model_name=model_name,
         samples=samples,
         limit=limit,
-        out=str(choose_run_folder(_name(env)) if out is None else out),
+        out=as_text(out, "out") or "",
         seed=seed,
-        data=data,
-        template=template,
+        data=as_text(data, "data"),
+        template=as_text(template, "template"),
         tasks=tasks,
         sample=sample,
-        judge=as_list(judge),
+        judge=as_list(judge, "judge"),
         judge_name=judge_name,
         sampling=make_sampling(sampling, temperature=temperature, top_p=top_p, max_tokens=max_tokens),
         limits=limits,
         settings=update_settings(Settings(), settings),
         tool_format=tool_format,
         agent=agent,
+        allow_network=allow_network,
         continue_tokens=continue_tokens,
     )
     start = StartOptions(wait_s=wait_s, probe=probe)
-    return lambda: _plan_and_work(
-        request, SilentDisplay(), start, handle_signals=False, allow_shortfall=allow_shortfall
-    )
+    hooks = Hooks(on_rollout, on_progress, on_end)
+    if out is None:
+        request = msgspec.structs.replace(request, out=str(claim_run_folder(env)))
+
+    async def work(display: Display) -> RunResult:
+        return await plan_and_work(request, display, start, handle_signals=False, allow_shortfall=allow_shortfall)
+
+    return observe_work(Path(request.out), work, hooks, log, progress=progress)
 
 
-def _name(env: str | Environment | type[Environment]) -> str:
-    if isinstance(env, str):
-        return env
-    return env.__name__ if isinstance(env, type) else type(env).__name__
+def observe_work(
+    run: Path,
+    work: Callable[[Display], Coroutine[Any, Any, RunResult]],
+    hooks: Hooks,
+    log: Sequence[LogTarget],
+    *,
+    progress: bool,
+) -> Work[RunResult]:
+    """Return the work of a call from Python, followed by the user's hooks, by trackers and by a display of progress."""
+    shown = [each for each in (hooks, make_progress_hooks() if progress else Hooks()) if each]
+    threads = [HookThread(run, each, log_warning) for each in shown]
+    try:
+        display = ObservedDisplay(SilentDisplay(), [*threads, *make_observers(log, run, log_warning)])
+    except UsageError:
+        release_run_folder(run)
+        raise
+
+    async def observed() -> RunResult:
+        try:
+            return await work(display)
+        finally:
+            await run_to_completion(display.stop)  # in a thread: the caller's loop may have other work
+            release_run_folder(run)
+
+    return observed
 
 
 run = make_blocking(_prepare_run, "run")
@@ -141,7 +212,7 @@ def run_request(
 ) -> RunResult:
     """Run a request of the command line: signals drain it."""
     return run_event_loop(
-        lambda: _plan_and_work(request, display, start, handle_signals=True, worker_factory=worker_factory)
+        lambda: plan_and_work(request, display, start, handle_signals=True, worker_factory=worker_factory)
     )
 
 
@@ -154,7 +225,7 @@ def run_round(book: Book, display: Display, worker_factory: WorkerFactory) -> Ru
     )
 
 
-async def _plan_and_work(
+async def plan_and_work(
     request: Request,
     display: Display,
     start: StartOptions,
@@ -163,22 +234,28 @@ async def _plan_and_work(
     allow_shortfall: bool = False,
     worker_factory: WorkerFactory | None = None,
 ) -> RunResult:
+    """Write the run directory of a request, work on it and make its report."""
     refuse_occupied(Path(request.out))
+    request = add_blend_roles(request)
     members = load_run_environments(request)
     spec, settings = resolve_run_model([member.loaded for member in members], request)
-    judge, settings = resolve_judge(request.judge, request.judge_name, settings)
-    check_judges([member.loaded for member in members], judge is not None)
-    spec, settings = await probe_models(spec, judge, settings, request.sampling, start, display.note)
+    meaning, settings = resolve_roles(request.judge, request.judge_name, settings)
+    check_roles([member.loaded for member in members], meaning)
+    spec, settings = await probe_models(spec, meaning, settings, request.sampling, start, display.note)
     alone = settings.workers == 1 and worker_factory is None
     async with (
-        open_judge(judge, settings) as judge_client,
+        open_roles(meaning, settings) as roles,
         open_run_model(spec, settings, display, alone, start.probe) as model,
     ):
-        judge = judge_client.spec if judge_client else None
-        book = plan(request, members, model.spec if model else spec, settings, judge, display.note)
-        return await _work_and_report(
-            book, book.rounds()[0], model, judge_client, display, handle_signals, allow_shortfall, worker_factory
-        )
+        book = plan(request, members, model.spec if model else spec, settings, roles.meaning, display.note)
+        try:
+            return await _work_and_report(
+                book, book.rounds()[0], model, roles, display, handle_signals, allow_shortfall, worker_factory
+            )
+        except UsageError as error:
+            if str(book.path / "logs") not in str(error):  # else the line says what to read in it
+                await asyncio.to_thread(remove_unused_run, book.path)
+            raise
 
 
 def take_learned_names(book: Book, settings: Settings) -> Settings:
@@ -192,7 +269,7 @@ def take_learned_names(book: Book, settings: Settings) -> Settings:
 
 async def probe_models(
     spec: ModelSpec,
-    judge: ModelSpec | None,
+    meaning: RunRoles,
     settings: Settings,
     sampling: Sampling,
     start: StartOptions,
@@ -209,16 +286,36 @@ async def probe_models(
     if spec.kind in ENDPOINT_KINDS:
         model = await probe_endpoint(spec, settings, sampling, wait_s=start.wait_s, say=say)
         spec, settings = model.spec, msgspec.structs.replace(settings, wire_names=model.wire_names)
-    if judge is not None and settings.judge_urls:
-        names = await JudgeClient(judge, settings).probe(start.wait_s, say)
-        settings = msgspec.structs.replace(settings, judge_wire_names=names)
-    return spec, settings
+    return spec, await _probe_roles(meaning, settings, start, say)
+
+
+async def _probe_roles(
+    meaning: RunRoles, settings: Settings, start: StartOptions, say: Callable[[str], None]
+) -> Settings:
+    clients = make_clients(meaning, settings)
+    if clients.judge:
+        settings = msgspec.structs.replace(settings, judge_wire_names=await clients.judge.probe(start.wait_s, say))
+    roles = dict(settings.roles)
+    for role in meaning.others:
+        client = clients.find(role)
+        assert client is not None
+        if learned := await client.probe(start.wait_s, say):
+            roles[role] = msgspec.structs.replace(roles[role], wire_names=learned)
+    return msgspec.structs.replace(settings, roles=roles)
 
 
 def probe_run(book: Book, settings: Settings, start: StartOptions, say: Callable[[str], None]) -> Settings:
     """Ask the endpoints of a run one short completion each, before a round is opened; return the settings for it."""
-    spec, judge, sampling = check_run_model(book, settings), book.manifest.judge, book.manifest.sampling
-    return run_event_loop(lambda: probe_models(spec, judge, settings, sampling, start, say))[1]
+    return run_event_loop(lambda: _probe_book(book, settings, start, say))
+
+
+async def _probe_book(book: Book, settings: Settings, start: StartOptions, say: Callable[[str], None]) -> Settings:
+    spec, meaning, sampling = (
+        check_run_model(book, settings),
+        RunRoles.from_manifest(book.manifest),
+        book.manifest.sampling,
+    )
+    return (await probe_models(spec, meaning, settings, sampling, start, say))[1]
 
 
 @asynccontextmanager
@@ -245,7 +342,7 @@ async def _work_and_report(
     book: Book,
     round_: Round,
     model: Model | None,
-    judge: JudgeClient | None,
+    roles: RoleClients | None,
     display: Display,
     handle_signals: bool,
     allow_shortfall: bool = False,
@@ -258,7 +355,7 @@ async def _work_and_report(
             cause = await WorkerPool(book, round_, display, start).run(handle_signals=handle_signals)
         else:
             cause = (
-                await work_on_book(book, round_, model, display, judge=judge, handle_signals=handle_signals)
+                await work_on_book(book, round_, model, display, roles=roles, handle_signals=handle_signals)
             ).stop_reason
         made = await asyncio.to_thread(make_report, book.path)
     return _make_result(book, made, cause, allow_shortfall)
@@ -276,29 +373,48 @@ def plan_request(request: Request, say: Callable[[str], None] = lambda _: None, 
 
     `served_model` is the name of a model that the run's own jobs will serve: no address is known yet.
     """
+    request = add_blend_roles(request)
     members = load_run_environments(request)
     loaded = [member.loaded for member in members]
     spec, settings = ModelSpec(served_model, "chat"), msgspec.structs.replace(request.settings, urls=[])
     if not served_model:
         spec, settings = resolve_run_model(loaded, request, needs_key=False)
     if not spec.name:
-        raise UsageError("plan asks no model, so it cannot learn its name: give --model-name")
-    judge, settings = resolve_judge(request.judge, request.judge_name, settings, needs_key=False)
-    if judge and not judge.name:
-        raise UsageError("plan asks no judge, so it cannot learn its name: give --judge-name")
-    check_judges(loaded, judge is not None)
-    return plan(request, members, spec, settings, judge, say).path
+        raise UsageError("plan calls no model, so it cannot learn its name: give --model-name")
+    roles, settings = resolve_roles(request.judge, request.judge_name, settings, needs_key=False)
+    if roles.judge and not roles.judge.name:
+        raise UsageError("plan calls no judge, so it cannot learn its name: give --judge-name")
+    if nameless := roles.find_nameless():
+        why = f"plan calls no model, so it cannot learn the name of the role {nameless}"
+        raise UsageError(f"{why}: give --role {nameless}.name=NAME")
+    check_roles(loaded, roles)
+    return plan(request, members, spec, settings, roles, say).path
 
 
 def work(run: str | Path, changes: dict[str, JSON], display: Display) -> RunResult:
+    """Join a run's current round as one more worker; signals drain it."""
+    return run_event_loop(lambda: join_run(run, changes, display, handle_signals=True))
+
+
+async def join_run(
+    run: str | Path,
+    changes: dict[str, JSON],
+    display: Display,
+    *,
+    handle_signals: bool = False,
+    allow_shortfall: bool = False,
+) -> RunResult:
     """Join a run's current round as one more worker."""
+    if changes.get("order"):
+        raise UsageError(f"--order {changes['order']}: a worker follows its round; give it to run, extend or resume")
     book = Book(run)
     rounds = book.rounds()
     base = rounds[-1] if rounds else book.open_round(Settings())
     settings = change_settings(book.manifest, base.settings, {"workers": 1, **changes})
     for note in check_unchanged(book):
         display.note(note)
-    return _continue_round(book, msgspec.structs.replace(base, settings=settings), display)
+    round_ = msgspec.structs.replace(base, settings=settings)
+    return await _continue_round(book, round_, display, False, handle_signals, allow_shortfall)
 
 
 def resume(
@@ -308,13 +424,27 @@ def resume(
     display: Display,
     start: StartOptions = StartOptions(),  # noqa: B008 - frozen
 ) -> RunResult:
+    """Open a new round, as `resume_run` does; signals drain it."""
+    return run_event_loop(lambda: resume_run(run, changes, retry, display, start, handle_signals=True))
+
+
+async def resume_run(
+    run: str | Path,
+    changes: dict[str, JSON],
+    retry: list[str] | None,
+    display: Display,
+    start: StartOptions,
+    *,
+    handle_signals: bool = False,
+    allow_shortfall: bool = False,
+) -> RunResult:
     """Open a new round with fresh budgets: finish what is missing, and try again what `retry` names."""
     book = Book(run)
     upcoming = prepare_round(book, changes, retry, display.note)
     if upcoming.open_chunks:
-        settings = probe_run(book, upcoming.settings, start, display.note)
+        settings = await _probe_book(book, upcoming.settings, start, display.note)
         upcoming = msgspec.structs.replace(upcoming, settings=settings)
-    return _start_round(book, upcoming, display, start)
+    return await _start_round(book, upcoming, display, start, handle_signals, allow_shortfall)
 
 
 def extend(
@@ -324,12 +454,30 @@ def extend(
     display: Display,
     start: StartOptions = StartOptions(),  # noqa: B008 - frozen
 ) -> RunResult:
+    """Add samples, as `extend_run` does; signals drain it."""
+    return run_event_loop(lambda: extend_run(run, samples, changes, display, start, handle_signals=True))
+
+
+async def extend_run(
+    run: str | Path,
+    samples: int,
+    changes: dict[str, JSON],
+    display: Display,
+    start: StartOptions,
+    *,
+    handle_signals: bool = False,
+    allow_shortfall: bool = False,
+) -> RunResult:
     """Add samples to every task that has fewer than `samples`, and work on them."""
     book = Book(run)
-    settings = probe_run(book, change_settings(book.manifest, book.last_settings(), changes), start, display.note)
+    wanted = change_settings(book.manifest, book.last_settings(), changes)
+    settings = await _probe_book(book, wanted, start, display.note)
     extend_samples(book, samples, changes)
+    upcoming = prepare_round(book, changes, ["none"], display.note)
     learned = {"wire_names": settings.wire_names, "judge_wire_names": settings.judge_wire_names}
-    return _start_round(book, prepare_round(book, changes | learned, ["none"], display.note), display, start)
+    known = msgspec.structs.replace(upcoming.settings, **learned, roles=settings.roles)
+    upcoming = msgspec.structs.replace(upcoming, settings=known)
+    return await _start_round(book, upcoming, display, start, handle_signals, allow_shortfall)
 
 
 class NextRound(msgspec.Struct, frozen=True):
@@ -348,6 +496,7 @@ def prepare_round(
     failures of the infrastructure. With `served`, jobs will serve the model, so that it may have no address yet.
     """
     last = take_learned_names(book, book.last_settings())
+    changes = {"order": "", **changes}  # by now the run knows its own lengths
     settings = change_settings(book.manifest, last, {**changes, "retry": check_retry_rules(retry or ["infra"])})
     check_run_model(book, settings, served=served)
     for note in check_unchanged(book):
@@ -389,36 +538,42 @@ def _count_samples(book: Book) -> int:
     return min(most.values(), default=0)
 
 
-def _start_round(book: Book, upcoming: NextRound, display: Display, start: StartOptions) -> RunResult:
+async def _start_round(
+    book: Book,
+    upcoming: NextRound,
+    display: Display,
+    start: StartOptions,
+    handle_signals: bool,
+    allow_shortfall: bool,
+) -> RunResult:
     if not upcoming.open_chunks:
         if upcoming.settings.price != book.last_settings().price:
             book.open_round(upcoming.settings)  # the report takes the price of the last round
         display.note("nothing is left to do")
         with explain_disk_errors(book.path):
-            return _make_result(book, make_report(book.path))
-    return _continue_round(book, book.open_round(upcoming.settings), display, start.probe)
+            return _make_result(book, make_report(book.path), allow_shortfall=allow_shortfall)
+    round_ = open_ordered_round(book, upcoming.settings)
+    return await _continue_round(book, round_, display, start.probe, handle_signals, allow_shortfall)
 
 
-def _continue_round(book: Book, round_: Round, display: Display, answered: bool = False) -> RunResult:
+async def _continue_round(
+    book: Book, round_: Round, display: Display, answered: bool, handle_signals: bool, allow_shortfall: bool
+) -> RunResult:
     spec = check_run_model(book, round_.settings)
-
-    async def go() -> RunResult:
-        async with (
-            open_judge(book.manifest.judge, round_.settings) as judge_client,
-            open_run_model(spec, round_.settings, display, answered=answered) as model,
-        ):
-            return await _work_and_report(book, round_, model, judge_client, display, handle_signals=True)
-
-    return run_event_loop(go)
+    async with (
+        open_roles(RunRoles.from_manifest(book.manifest), round_.settings) as roles,
+        open_run_model(spec, round_.settings, display, answered=answered) as model,
+    ):
+        return await _work_and_report(book, round_, model, roles, display, handle_signals, allow_shortfall)
 
 
 def check_run_model(book: Book, settings: Settings, *, served: bool = False) -> ModelSpec:
-    """Return the run's own model; refuse another one, which would be another run, and another judge.
+    """Return the run's own model; refuse another one, which would be another run, and other roles.
 
     With `served`, jobs will serve the model: where the settings name no address yet, the model is the planned one.
     """
     if book.manifest.parent:
-        way = f"go on with rollbook reverify RUN -o {book.path}"
+        way = f"continue with rollbook reverify RUN -o {book.path}"
         raise UsageError(f"{book.path} scores another run again, without a model: {way}")
     planned = book.manifest.model
     spec = planned if served and not settings.urls else resolve_planned_model(planned, settings.urls)
@@ -426,5 +581,5 @@ def check_run_model(book: Book, settings: Settings, *, served: bool = False) -> 
         then, now = f"{planned.kind} {planned.name}", f"{spec.kind} {spec.name}"
         detail = "; its file was edited since" if then == now else f", not with {now}"
         raise UsageError(f"{book.path} was planned with the model {then}{detail}: start a new run for another model")
-    check_same_judge(book.manifest.judge, settings, book.path)
+    check_same_roles(book.manifest, settings, book.path)
     return spec

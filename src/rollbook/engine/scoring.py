@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
+from os import PathLike
 from pathlib import Path
 from typing import Unpack
 
@@ -36,16 +37,16 @@ from rollbook.core import (
 from rollbook.engine.blends import environment_name, load_environment
 from rollbook.engine.book_worker import open_environments
 from rollbook.engine.planning import iterate_tasks
-from rollbook.engine.request import update_settings
+from rollbook.engine.request import as_list, as_text, check_struct, update_settings
 from rollbook.engine.rollout_runner import RolloutRunner
 from rollbook.engine.worker import RolloutJob
 from rollbook.environments import (
     Environment,
     EnvironmentRuntime,
-    JudgeClient,
     LoadedEnvironment,
-    open_judge,
-    resolve_judge_for,
+    RoleClients,
+    open_roles,
+    resolve_roles_for,
     write_snapshot,
 )
 from rollbook.errors import LimitReached, RolloutFailed, UsageError
@@ -107,18 +108,18 @@ class AnswerScorer:
 
 @asynccontextmanager
 async def open_scorer(
-    loaded: LoadedEnvironment, limits: Limits, *, hosts: int = 1, judge: JudgeClient | None = None
+    loaded: LoadedEnvironment, limits: Limits, *, hosts: int = 1, roles: RoleClients | None = None
 ) -> AsyncIterator[AnswerScorer]:
     """Open a scorer for an environment, with processes of its own, for a context."""
     name = environment_name(loaded)
     if not loaded.cls.needs_model:
-        raise UsageError(f"{name} plays its rollouts itself, so no given answer can be scored there; use rollbook run")
+        raise UsageError(f"{name} runs its rollouts itself, so it cannot score a given answer; use rollbook run")
     with tempfile.TemporaryDirectory(prefix="rollbook-") as path:
         folder = Path(path)
         spec = write_snapshot(loaded, folder / "source")
         instances = {} if is_importable(loaded) else {name: loaded.instance}
         async with open_environments(
-            {name: spec}, limits, run=folder, hosts=hosts, instances=instances, judge=judge
+            {name: spec}, limits, run=folder, hosts=hosts, instances=instances, roles=roles
         ) as opened:
             yield AnswerScorer(name, spec, folder, opened[name], limits)
 
@@ -142,7 +143,7 @@ def roundtrip_task(task: Task, env: str) -> Task:
     try:
         line = msgspec.json.decode(encode(task.line()), type=TaskLine)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise UsageError(f"{env}: task {task.id!r} does not fit JSON: {error}") from None
+        raise UsageError(f"{env}: task {task.id!r} cannot be stored as JSON: {error}") from None
     stored = Task.from_line(line)
     stored.env = env
     return stored
@@ -153,14 +154,14 @@ MAX_IDS_SEARCHED = 100_000
 
 
 def score(
-    env: str | Environment,
+    env: str | Environment | type[Environment],
     task: str | Task,
     text: str | list[str],
     *,
-    data: str | None = None,
-    template: str | None = None,
+    data: str | PathLike[str] | None = None,
+    template: str | PathLike[str] | None = None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
-    judge: str | list[str] = (),  # type: ignore[assignment]
+    judge: str | Sequence[str] = (),
     judge_name: str = "",
     **settings: JSON,
 ) -> Score:
@@ -168,10 +169,12 @@ def score(
 
     A list of texts is one text per turn, with tools called as in the text format.
     """
-    own = update_settings(Settings(), {**settings, "judge_urls": [judge] if isinstance(judge, str) else list(judge)})
+    check_struct("limits", limits, Limits)
+    own = update_settings(Settings(), {**settings, "judge_urls": as_list(judge, "judge")})
+    rows, prompt = as_text(data, "data"), as_text(template, "template")
 
     async def work() -> Score:
-        rollout = await run_answer(load_environment(env, data, template), task, text, limits, own, judge_name)
+        rollout = await run_answer(load_environment(env, rows, prompt), task, text, limits, own, judge_name)
         if rollout.score is None:
             assert rollout.failure
             raise RolloutFailed(rollout.failure.kind, rollout.failure.where, rollout.failure.message)
@@ -189,9 +192,9 @@ async def run_answer(
     judge_name: str = "",
 ) -> Rollout:
     """Return the rollout that gives this answer, with its score or its failure."""
-    spec, settings = resolve_judge_for(loaded, settings, judge_name)
+    meaning, settings = resolve_roles_for(loaded, settings, judge_name)
     resolved = task if isinstance(task, Task) else find_task(loaded, task)
-    async with open_judge(spec, settings) as judge, open_scorer(loaded, limits, judge=judge) as scorer:
+    async with open_roles(meaning, settings) as roles, open_scorer(loaded, limits, roles=roles) as scorer:
         return await scorer.run(resolved, text)
 
 

@@ -1,8 +1,7 @@
 """The worker: takes jobs from a JobSource, runs them concurrently, retries within budgets, records every attempt.
 
 A job is one key on its way through the worker. A JobSource is a book (`book_worker`) or a collector's memory
-(`collector`). How many rollouts are in flight is a fixed number, or one found by trying: slow start, then additive
-increase and multiplicative decrease.
+(`collector`). How many rollouts are in flight is a fixed number, or one found by trying (`concurrency`).
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ import msgspec
 
 from rollbook.book import MAX_WORKER_DEATHS, Claim, KeyHistory
 from rollbook.core import FAILURE_KINDS, Failure, Rollout, Task
+from rollbook.engine.concurrency import AdaptiveLimit, FixedLimit
 from rollbook.engine.retries import AttemptResult, run_until_final, wait_for_event
-from rollbook.errors import EndpointDown, RolloutFailed, UsageError
+from rollbook.errors import EndpointDown, RolloutFailed
 
 
 class RolloutJob(msgspec.Struct):
@@ -48,103 +48,6 @@ class JobSource(Protocol):
 
     def idle(self) -> None:
         """Nothing is in flight: write now what would wait to be written with others."""
-
-
-START_LIMIT = 2
-MAX_CONCURRENCY = 4096
-SPARE_FILES = 128
-
-
-class FixedLimit:
-    """A constant limit."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-
-    def record_answer(self, seconds: float) -> None:
-        """Ignore an answer."""
-
-    def record_overload(self) -> None:
-        """Ignore an overload."""
-
-
-class AdaptiveLimit:
-    """Slow start, then additive increase and multiplicative decrease.
-
-    Adjusted after every window of twice the limit of answers: it doubles while that gives more answers per second;
-    then it rises slowly, and falls when answers take twice their best time without being more, or at once when the
-    endpoint refuses.
-    """
-
-    def __init__(self, max_limit: int = MAX_CONCURRENCY, clock: Callable[[], float] = time.monotonic) -> None:
-        self.limit = min(START_LIMIT, max_limit)
-        self._max_limit, self._clock = max_limit, clock
-        self._doubling = True
-        self._rate = 0.0
-        self._best_s = float("inf")
-        self._start_window()
-
-    def _start_window(self) -> None:
-        self._since, self._answers, self._seconds, self._overloaded = self._clock(), 0, 0.0, False
-
-    def record_answer(self, seconds: float) -> None:
-        """Count an answer; adjust the limit when the window is full."""
-        self._answers += 1
-        self._seconds += seconds
-        if self._answers >= 2 * self.limit:
-            self._adjust()
-
-    def _adjust(self) -> None:
-        elapsed = max(self._clock() - self._since, 1e-9)
-        rate, mean_s = self._answers / elapsed, self._seconds / self._answers
-        self._best_s = min(self._best_s, mean_s)
-        better, slow = rate > 1.1 * self._rate, mean_s > 2 * self._best_s
-        if self._doubling and better:
-            self._set_limit(self.limit * 2)
-        elif slow and not better:
-            self._doubling = False
-            self._set_limit(int(self.limit * 0.8))
-        else:
-            self._doubling = False
-            self._set_limit(self.limit + max(1, self.limit // 16))
-        self._rate = rate
-        self._start_window()
-
-    def record_overload(self) -> None:
-        """Halve the limit at once, but only once per window: one overload fails many calls at the same time."""
-        self._doubling = False
-        if not self._overloaded:
-            self._set_limit(self.limit // 2)
-            self._start_window()
-            self._overloaded = True
-
-    def _set_limit(self, limit: int) -> None:
-        self.limit = max(1, min(self._max_limit, limit))
-
-
-def make_limiter(wanted: int | str, say: Callable[[str], None]) -> FixedLimit | AdaptiveLimit:
-    """Return the requested limiter, within what the file-descriptor limit allows."""
-    if wanted == "auto":
-        return AdaptiveLimit(limit_by_open_files(MAX_CONCURRENCY, say, quiet=True))
-    if not isinstance(wanted, int) or wanted < 1:
-        raise UsageError(f"--concurrency {wanted}: give a number from 1 on, or auto")
-    return FixedLimit(limit_by_open_files(wanted, say))
-
-
-def limit_by_open_files(wanted: int, say: Callable[[str], None], *, quiet: bool = False) -> int:
-    """Raise the soft limit of open files for this many connections; if that is not enough, cap and report it."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = wanted + SPARE_FILES
-    if soft == resource.RLIM_INFINITY or soft >= need:
-        return wanted
-    ceiling = need if hard == resource.RLIM_INFINITY else min(need, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, ceiling), hard))
-    capped = max(1, max(soft, ceiling) - SPARE_FILES)
-    if capped < wanted and not quiet:
-        say(f"concurrency {wanted} needs {need} open files, the hard limit is {hard}: running {capped} at a time")
-    return min(wanted, capped)
 
 
 TICK_S = 0.1
@@ -193,6 +96,10 @@ class AttemptRunner(Protocol):
         """Return the rollout of one attempt, and the error if it failed."""
 
 
+class _Abandoned(Exception):
+    """An attempt that waited for others to end when the worker was drained."""
+
+
 class Worker:
     """Runs until there are no more jobs, or until it is drained or stopped, or a failure concerns all of them.
 
@@ -220,6 +127,7 @@ class Worker:
         self._error: BaseException | None = None
         self._draining = draining or asyncio.Event()
         self._changed = asyncio.Event()
+        self._running_attempts, self._slot_freed = 0, asyncio.Event()
         self.stats = WorkerStats()
 
     @property
@@ -232,6 +140,7 @@ class Worker:
         self._draining.set()
         self._on_drain()
         self._changed.set()
+        self._slot_freed.set()
         for task in self._idle_tasks:
             task.cancel()
 
@@ -312,23 +221,41 @@ class Worker:
             await self._mark_lost(job)
             return
 
-        def run_attempt() -> Awaitable[AttemptResult]:
-            return self._runner.run_attempt(job, self._round)
+        began = 0.0
+
+        async def run_attempt() -> AttemptResult:
+            nonlocal began
+            while self._running_attempts >= self._limiter.limit:  # it may have been lowered since the job began
+                await self._wait_for_slot()
+            began = time.monotonic()
+            self._running_attempts += 1
+            try:
+                return await self._runner.run_attempt(job, self._round)
+            finally:
+                self._running_attempts -= 1
+                self._slot_freed.set()
 
         def record(rollout: Rollout, error: RolloutFailed | None, final: bool) -> Awaitable[None]:
             self.stats.record_rollout(rollout)
             if error is not None and FAILURE_KINDS[error.kind].no_answer:
-                self._limiter.record_overload()
+                self._limiter.record_overload(began)
             elif rollout.turns:
-                self._limiter.record_answer(rollout.timing.model_s)
+                self._limiter.record_answer(began, sum(turn.completion_tokens for turn in rollout.turns))
             return self._jobs.mark(job, rollout, final)
 
         try:
             await run_until_final(run_attempt, job.past, self._budgets, record=record, draining=self._draining)
+        except _Abandoned:
+            pass  # a drained worker gives up what waits; nothing is written about it, as if it had never begun
         except EndpointDown:
-            # A drained worker gives up what waits for a server; nothing is written about it, as if it had never begun.
-            if not self._draining.is_set():
+            if not self._draining.is_set():  # as above
                 raise
+
+    async def _wait_for_slot(self) -> None:
+        if self._draining.is_set():
+            raise _Abandoned
+        self._slot_freed.clear()
+        await self._slot_freed.wait()
 
     async def _mark_lost(self, job: RolloutJob) -> None:
         why = f"in flight on {job.past.deaths} workers that died"

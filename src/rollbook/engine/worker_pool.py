@@ -15,7 +15,7 @@ import msgspec
 from rollbook.book import Book, RunStatus, has_pending, read_status
 from rollbook.core import FAILURE_KINDS, Round
 from rollbook.engine.costs import CostMeter
-from rollbook.engine.progress import Display, Progress
+from rollbook.engine.progress import Display, Progress, count_pending
 from rollbook.engine.retries import parse_max_failures
 from rollbook.engine.worker import signal_handler
 from rollbook.errors import Shortfall, Stopped, UsageError
@@ -110,7 +110,8 @@ class WorkerPool:
     async def run(self, *, handle_signals: bool) -> str:
         """Run until no worker is left; return the probable cause if some died."""
         with signal_handler(self._on_signal, handle_signals):
-            self._display.start(self._book.plan.requested)
+            pending = await asyncio.to_thread(count_pending, self._book)
+            self._display.start(self._book.plan.requested, pending)
             try:
                 self._workers = {one: self._start(one) for one in range(self._round.settings.workers)}
                 while self._workers:
@@ -212,6 +213,8 @@ class WorkerPool:
             in_flight=status.in_flight,
             concurrency=sum(not worker.waiting for worker in self._workers.values()),
             outage=status.outage,
+            prompt_tokens=status.prompt_tokens,
+            cached_tokens=status.cached_tokens,
             cost=self._costs.cost,
         )
 

@@ -1,4 +1,4 @@
-"""Environments: the base class, the registry, tools, data rows, the judge, and the processes that run them.
+"""Environments: the base class, the registry, tools, data rows, the models of roles, and the processes that run them.
 
 `resolve` finds an environment by name, file or URL. `write_snapshot` and `load_environment` keep the user's source in
 the run directory and load it from there. `builtin` has the built-in environments and `answers` reads and compares
@@ -9,18 +9,22 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rollbook.environments.catalogue import CatalogueEntry, read_catalogue
     from rollbook.environments.data_rows import ID_FIELDS, DataRow, PromptTemplate, rows
     from rollbook.environments.description import EnvironmentDescription, EnvironmentOption, describe_environment
-    from rollbook.environments.environment import Environment, McpServer, Solution, arguments_of, parameters_of
+    from rollbook.environments.environment import (
+        SERVERS_FIELD,
+        Environment,
+        McpServer,
+        Solution,
+        arguments_of,
+        overrides,
+        parameters_of,
+    )
     from rollbook.environments.judge import (
         Judge,
         JudgeClient,
         JudgeResult,
-        check_judges,
-        check_same_judge,
-        open_judge,
-        resolve_judge,
-        resolve_judge_for,
     )
     from rollbook.environments.pool import SessionLost
     from rollbook.environments.registry import (
@@ -33,9 +37,27 @@ if TYPE_CHECKING:
         names_blend,
         resolve,
     )
+    from rollbook.environments.roles import (
+        RoleCaller,
+        RoleClient,
+        RoleClients,
+        RoleModel,
+        RunRoles,
+        UserSimulator,
+        change_roles,
+        check_roles,
+        check_same_roles,
+        endpoint_kind,
+        make_clients,
+        open_roles,
+        resolve_judge,
+        resolve_roles,
+        resolve_roles_for,
+        take_judge,
+    )
     from rollbook.environments.runtime import EnvironmentRuntime
     from rollbook.environments.sandboxed import Sandboxed, marks
-    from rollbook.environments.session import EnvironmentSession, LoopSession, is_being_cancelled
+    from rollbook.environments.session import ContainerSession, EnvironmentSession, LoopSession, is_being_cancelled
     from rollbook.environments.snapshot import (
         find_changed_file,
         is_tampered,
@@ -45,12 +67,16 @@ if TYPE_CHECKING:
         write_snapshot,
     )
     from rollbook.environments.source import explain_error, import_closure, put_first_on_path
+    from rollbook.environments.sync_containers import SyncContainerHandle
     from rollbook.environments.tools import ToolMisuse, read_arguments, read_offered_tools, tool
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
     "ID_FIELDS",
+    "SERVERS_FIELD",
+    "CatalogueEntry",
+    "ContainerSession",
     "DataRow",
     "Environment",
     "EnvironmentDescription",
@@ -64,15 +90,24 @@ __all__ = [
     "LoopSession",
     "McpServer",
     "PromptTemplate",
+    "RoleCaller",
+    "RoleClient",
+    "RoleClients",
+    "RoleModel",
+    "RunRoles",
     "Sandboxed",
     "SessionLost",
     "Solution",
+    "SyncContainerHandle",
     "ToolMisuse",
+    "UserSimulator",
     "arguments_of",
     "brings_own_model",
-    "check_judges",
-    "check_same_judge",
+    "change_roles",
+    "check_roles",
+    "check_same_roles",
     "describe_environment",
+    "endpoint_kind",
     "explain_error",
     "find_changed_file",
     "import_class",
@@ -83,19 +118,24 @@ __all__ = [
     "list_names",
     "load_environment",
     "load_instance",
+    "make_clients",
     "marks",
     "names_blend",
-    "open_judge",
+    "open_roles",
+    "overrides",
     "parameters_of",
     "put_first_on_path",
     "read_arguments",
+    "read_catalogue",
     "read_offered_tools",
     "resolve",
     "resolve_judge",
-    "resolve_judge_for",
+    "resolve_roles",
+    "resolve_roles_for",
     "rows",
     "source_files",
     "source_root",
+    "take_judge",
     "tool",
     "write_snapshot",
 ]

@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from rollbook.core import JSON, Message, Task, decode, encode, iterate_lines
+from rollbook.environments.catalogue import TEMPLATE_SCHEME, find_entry
 from rollbook.errors import UsageError
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*(?:\.\w+)*)\}")
@@ -36,7 +37,9 @@ class PromptTemplate(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, path: str) -> PromptTemplate:
-        """Read a template; a UsageError says what is wrong with the file."""
+        """Read a template; a UsageError says what is wrong with the file. `catalogue:NAME` is that of an entry."""
+        if entry := find_entry(path.removeprefix(TEMPLATE_SCHEME)) if path.startswith(TEMPLATE_SCHEME) else None:
+            return cls(path, entry.template)
         try:
             text = Path(path).read_bytes().decode("utf-8-sig")
         except OSError as error:
@@ -64,9 +67,14 @@ class PromptTemplate(msgspec.Struct, frozen=True):
         for part in name.split("."):
             if not isinstance(value, Mapping) or value.get(part) is None:
                 has = ", ".join(values) or "nothing"
-                raise UsageError(f"{where}: no {name!r}, which {self.path} asks for; it has: {has}")
+                raise UsageError(f"{where}: no {name!r}, which {self.path} uses; it has: {has}")
             value = value[part]
         return value if isinstance(value, str) else encode(value).decode()
+
+
+def choose_template(path: str | None, own_text: str) -> PromptTemplate:
+    """Return the template of a file, or, without one, the environment's own."""
+    return PromptTemplate.read(path) if path else PromptTemplate("its own template", own_text)
 
 
 PROMPT_FIELDS = ("messages", "prompt", "question", "problem")
@@ -420,5 +428,5 @@ def _as_json(values: JSON, where: str) -> dict[str, JSON]:
     try:
         row: dict[str, JSON] = decode(encode(values))
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-        raise UsageError(f"{where}: does not fit JSON: {error}") from None
+        raise UsageError(f"{where}: cannot be stored as JSON: {error}") from None
     return row

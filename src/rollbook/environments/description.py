@@ -1,4 +1,4 @@
-"""What an environment is, for a person who wants to run it: its rows, an example task, its scoring and its options."""
+"""What an environment is, for a person who will run it: its rows, an example task, its scoring and its options."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.core import JSON, Message, encode
+from rollbook.core import JSON, JUDGE, Message, encode
+from rollbook.environments.catalogue import CatalogueEntry, find_entry
 from rollbook.environments.environment import Environment, overrides, parameters_of
-from rollbook.environments.registry import find_class, resolve
+from rollbook.environments.registry import BUILT_IN, find_class, parse_spec, resolve
 from rollbook.environments.tools import tool_schemas
 from rollbook.errors import UsageError
 
 ROW_PARAMETERS = {"data": "--data FILE", "template": "--prompt-template FILE"}
 GIVEN_BY_SPEC = ("name", "url")
-"""Parameters that stand in the spec itself: reasoning_gym:NAME, http://HOST:PORT."""
+"""Parameters that are part of the spec itself: reasoning_gym:NAME, http://HOST:PORT."""
 
 
 class EnvironmentOption(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ class ExampleTask(msgspec.Struct, frozen=True):
 
 
 class EnvironmentDescription(msgspec.Struct, frozen=True):
-    """All that is said of an environment. Without an example, `no_example` says why."""
+    """The description of an environment. Without an example, `no_example` says why."""
 
     name: str
     description: str
@@ -47,6 +48,10 @@ class EnvironmentDescription(msgspec.Struct, frozen=True):
     judge: str
     row_fields: dict[str, str]
     options: list[EnvironmentOption]
+    prompt_template: str = ""
+    data: str = ""
+    """Where its rows are, for an entry of the catalogue."""
+    licence: str = ""
     example: ExampleTask | None = None
     no_example: str = ""
 
@@ -59,10 +64,17 @@ def describe_environment(spec: str, data: str | None = None, template: str | Non
         description=cls.description,
         about=inspect.cleandoc(cls.__dict__.get("__doc__") or ""),
         scoring=_describe_scoring(cls),
-        judge="required" if cls.needs_judge else "optional" if overrides(cls, "appeal") else "",
+        judge="required" if cls.needs_judge or JUDGE in cls.roles else "optional" if overrides(cls, "appeal") else "",
         row_fields=dict(cls.row_fields),
         options=_list_options(cls),
+        prompt_template=cls.prompt_template,
     )
+    entry = find_entry(spec.partition("?")[0])
+    if entry is not None and spec.partition("?")[0] not in BUILT_IN:
+        described = _describe_entry(described, entry)
+        if data is None:
+            way = f"rollbook envs {spec} --data FILE shows the first task of a file with the same columns"
+            return msgspec.structs.replace(described, no_example=f"its rows are on the hub; {way}")
     missing = _find_missing_name(spec, cls)
     if missing:
         return msgspec.structs.replace(described, no_example=missing)
@@ -74,8 +86,28 @@ def describe_environment(spec: str, data: str | None = None, template: str | Non
         return msgspec.structs.replace(described, no_example=str(error))
 
 
+def _describe_entry(scorer: EnvironmentDescription, entry: CatalogueEntry) -> EnvironmentDescription:
+    """Return the description of an entry of the catalogue, from that of the environment that scores it."""
+    return msgspec.structs.replace(
+        scorer,
+        description=entry.about,
+        about=f"Rows of the Hugging Face hub, scored by {entry.environment}.",
+        row_fields=entry.columns,
+        options=[_fill_option(option, entry) for option in scorer.options],
+        prompt_template=entry.template,
+        data=entry.data,
+        licence=entry.licence,
+    )
+
+
+def _fill_option(option: EnvironmentOption, entry: CatalogueEntry) -> EnvironmentOption:
+    """Return an option with the value that an entry gives it."""
+    given = parse_spec(entry.environment).args | {ROW_PARAMETERS["data"]: entry.data}
+    return EnvironmentOption(option.name, given[option.name]) if option.name in given else option
+
+
 def _find_missing_name(spec: str, cls: type[Environment]) -> str:
-    """Say how a spec goes on that is only the first part of one."""
+    """Explain how to complete a spec that is only the first part of one."""
     parameters = parameters_of(cls)
     needed = [
         name for name in GIVEN_BY_SPEC if name in parameters and parameters[name].default is inspect.Parameter.empty

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import msgspec
 
 from rollbook.core import JSON, Message, Rollout, Score, Task
+from rollbook.environments.roles.role_model import RoleModel
 from rollbook.environments.tools import tool as tool  # the source in old run directories may import it from here
 from rollbook.environments.tools import tool_methods
 from rollbook.errors import UsageError
 
 if TYPE_CHECKING:
+    from rollbook.containers import CommandResult, Container, ContainerHandle
     from rollbook.environments.judge import Judge
     from rollbook.models import AskModel
 
@@ -37,6 +39,12 @@ _ARGUMENTS = "__rollbook_arguments__"
 
 Solution: TypeAlias = str | list[str] | None
 """A known right answer: one text, or one text per turn, with tool calls in the text format."""
+
+PROGRAM_S = 7 * 24 * 3600.0
+"""How long a program in a container may take if nothing else limits it: the deadline of the rollout does."""
+
+SERVERS_FIELD = "mcp_servers"
+"""The field of a task whose container has MCP servers: a program inside may start them, the built-in agent has them."""
 
 STATE_METHODS = ("open", "use", "reply", "play", "outcome", "close")
 LIFECYCLE_METHODS = ("start", "stop")
@@ -57,6 +65,8 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the variable with the bearer token for the URL."""
     per_rollout: bool = False
     """Whether each rollout has its own process; otherwise one serves all rollouts of a worker."""
+    name: str = ""
+    """What it is called in messages; empty: its url or command."""
 
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
@@ -73,7 +83,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def display_name(self) -> str:
         """The name of the server in messages."""
-        return f"MCP server {self.url or ' '.join(self.command)}"
+        return f"MCP server {self.name or self.url or ' '.join(self.command)}"
 
 
 class Environment:
@@ -86,6 +96,12 @@ class Environment:
 
     description: ClassVar[str] = ""
     """One line for `rollbook envs`."""
+
+    kind: ClassVar[str] = ""
+    """What kind of environment it is: `rollbook envs` lists those of a kind together."""
+
+    prompt_template: ClassVar[str] = ""
+    """The template of its prompts, which `--prompt-template` replaces; shown by `rollbook envs NAME`."""
 
     row_fields: ClassVar[Mapping[str, str]] = {}
     """What the fields of a row of `data` mean, by name; shown by `rollbook envs NAME`."""
@@ -111,14 +127,23 @@ class Environment:
     mcp: Sequence[McpServer] = ()
     """MCP servers whose tools are added to its own; a class attribute, or set by `__init__`."""
 
+    container: Container | None = None
+    """A container for each rollout; `open`, tools and `verify` that have a parameter `container` get its handle."""
+
     report_by: ClassVar[str] = ""
     """A field of its tasks, as a dotted path: reports have numbers for each of its values, where there are several."""
 
     needs_model: ClassVar[bool] = True
     """Whether `play` uses the model of the run; a run of environments that bring their own model needs none."""
 
+    judges_form: ClassVar[bool] = False
+    """Whether only the form of answers counts, so that one without content can be right: `check` does not try those."""
+
     needs_judge: ClassVar[bool] = False
     """Whether it cannot score without a judge (`--judge`); with `appeal` and False here, a judge is optional."""
+
+    roles: ClassVar[tuple[str, ...]] = ()
+    """The roles whose models it asks with `self.model(NAME)`, such as ("user",); a run must have all (`--role`)."""
 
     verify_needs_server: ClassVar[bool] = True
     """Whether `wait_until_ready` is called before `verify` too; False where the score comes with the rollout."""
@@ -137,8 +162,11 @@ class Environment:
             f"{type(self).__name__} has no tasks(): define it to yield Task(id=..., prompt=..., answer=...)"
         )
 
-    def verify(self, task: Task, rollout: Rollout) -> VerifyResult | Awaitable[VerifyResult]:
-        """Score a rollout: a function of the task and the record alone."""
+    def verify(self, task: Task, rollout: Rollout, *more: Any, **named: Any) -> VerifyResult | Awaitable[VerifyResult]:
+        """Score a rollout from the task and the record alone.
+
+        A parameter `container` gets the handle of the rollout's container, in `open` too.
+        """
         raise UsageError(
             f"{type(self).__name__} has no verify(task, rollout): define it to return a bool, number or Score"
         )
@@ -147,17 +175,28 @@ class Environment:
         """Score a rollout with the help of a judge; called after `verify`, with its score, if the run has a judge."""
         return score
 
+    def model(self, role: str) -> RoleModel:
+        """Return the model of a role, to be asked for the rollout at hand."""
+        if role not in self.roles:
+            name = type(self).__name__
+            raise UsageError(f'{name} asks the role {role}, which it does not declare: write roles = ("{role}",)')
+        return RoleModel(role)
+
     def solution(self, task: Task) -> Solution:
         """Return a text that is known to be right, or None; a list has one text per turn."""
         return None
 
     async def wait_until_ready(self, task: Task, outage_s: float) -> None:
-        """Wait for a server that the task needs and that is away; RolloutFailed after `outage_s` (`--outage`).
+        """Wait for a server that the task needs and that is unreachable; RolloutFailed after `outage_s` (`--outage`).
 
         Called before `open`, and with `verify_needs_server` before `verify`; their deadlines do not count the waiting.
         """
 
-    def open(self, task: Task) -> EnvironmentState:
+    def container_for(self, task: Task) -> Container | None:
+        """Return the container of a task's rollouts, where not every task has the same one."""
+        return self.container
+
+    def open(self, task: Task, *more: Any, **named: Any) -> EnvironmentState:
         """Make the state of one rollout, before its first turn."""
         return None
 
@@ -165,9 +204,19 @@ class Environment:
         """Return more tools for one task, as chat completion schemas; called after `open`; `use` executes them."""
         return []
 
-    async def use(self, name: str, arguments: dict[str, JSON], state: EnvironmentState) -> str:
+    async def use(self, name: str, arguments: dict[str, JSON], state: EnvironmentState) -> JSON:
         """Execute a call of an offered tool; raise on bad arguments, as any tool."""
         raise UsageError(f"{type(self).__name__} offers {name} and has no use(name, arguments, state)")
+
+    async def run_program(
+        self, task: Task, state: EnvironmentState, container: ContainerHandle, command: str, env: Mapping[str, str]
+    ) -> CommandResult:
+        """Run an agent that is a program inside the rollout's container, with these variables, to its end."""
+        return await run_in_shell(container, command, env)
+
+    def solve(self, task: Task, state: EnvironmentState, *more: Any, **named: Any) -> Awaitable[None] | None:
+        """Do in the rollout's container what is known to be right; `--agent oracle` and `rollbook check` call it."""
+        raise UsageError(f"{type(self).__name__} has no solve(task, state): it knows no solutions")
 
     def reply(self, task: Task, rollout: Rollout, state: EnvironmentState) -> ReplyMessage | Awaitable[ReplyMessage]:
         """Return the reply to the model's message; None ends the conversation."""
@@ -193,6 +242,15 @@ class Environment:
 
     async def stop(self) -> None:
         """Release it at the end, however the run ended: called once for each `start`, also for one that raised."""
+
+
+async def run_in_shell(container: ContainerHandle, command: str, env: Mapping[str, str]) -> CommandResult:
+    """Run a program in a shell of its own, to its end."""
+    shell = await container.open_shell(env=env)
+    try:
+        return await shell.run(command, PROGRAM_S)
+    finally:
+        await shell.close()
 
 
 def parameters_of(cls: type[Environment]) -> dict[str, inspect.Parameter]:
@@ -237,11 +295,46 @@ class ExecutionMode(msgspec.Struct, frozen=True):
     state: Literal["none", "sync", "async"]
 
 
-def execution_mode(cls: type[Environment], mcp: bool = False) -> ExecutionMode:
+def uses_containers(cls: type[Environment], instance: Environment | None = None) -> bool:
+    """Whether the rollouts of an environment have containers."""
+    return (instance or cls).container is not None or overrides(cls, "container_for")
+
+
+def takes_container(method: Callable[..., object]) -> bool:
+    """Whether a method asks for the handle of the rollout's container."""
+    return "container" in inspect.signature(method).parameters
+
+
+def _container_methods(cls: type[Environment]) -> list[str]:
+    """Return the methods that get the handle of the rollout's container."""
+    solving = ["solve"] if overrides(cls, "solve") else []
+    return [name for name in ("open", "verify", *solving, *tool_methods(cls)) if takes_container(getattr(cls, name))]
+
+
+def _contained_mode(cls: type[Environment], state: Literal["none", "sync", "async"]) -> Literal["sync", "async"]:
+    """Return where methods that share a container run: all on the loop, or all in an environment process."""
+    names = _container_methods(cls)
+    names += [name for name in ("solve",) if overrides(cls, name) and name not in names]
+    asynchronous = [name for name in names if _is_async(cls, name)] + (["its state"] if state == "async" else [])
+    synchronous = [name for name in names if not _is_async(cls, name)] + (["its state"] if state == "sync" else [])
+    if asynchronous and synchronous:
+        raise UsageError(
+            f"{cls.__name__}: the methods that use its container must all be async or all sync; "
+            f"async: {', '.join(asynchronous)}; sync: {', '.join(synchronous)}"
+        )
+    if synchronous and overrides(cls, "run_program"):
+        raise UsageError(f"{cls.__name__}.run_program would never be called: its other methods are not async")
+    return "sync" if synchronous else "async"
+
+
+def execution_mode(cls: type[Environment], mcp: bool = False, contained: bool = False) -> ExecutionMode:
     """Return where the methods of a class run; an invalid class is a UsageError that names the methods.
 
-    Tools of `mcp` servers run on the loop.
+    Tools of `mcp` servers are on the loop.
     """
+    contained = contained or uses_containers(cls)
+    if not contained and (names := _container_methods(cls)):
+        raise UsageError(f"{cls.__name__}.{names[0]} takes a container; write container = Container(image=...)")
     for name, how in (("tasks", "tasks()"), ("verify", "verify(task, rollout)")):
         if not overrides(cls, name):
             raise UsageError(f"{cls.__name__} has no {how}: an environment needs tasks() and verify(task, rollout)")
@@ -250,18 +343,26 @@ def execution_mode(cls: type[Environment], mcp: bool = False) -> ExecutionMode:
             raise UsageError(f"tool {cls.__name__}.{name} shadows the method of every environment; rename it")
     if not _is_async(cls, "appeal"):
         raise UsageError(f"{cls.__name__}.appeal must be async def: it waits for a judge")
+    _check_role_names(cls)
     _check_offers(cls)
     _check_play(cls)
-    mode = ExecutionMode("async" if _is_async(cls, "verify") else "sync", _state_mode(cls, mcp))
+    state = _state_mode(cls, mcp)
+    verify: Literal["sync", "async"] = "async" if _is_async(cls, "verify") else "sync"
+    mode = ExecutionMode(verify, _contained_mode(cls, state) if contained else state)
     _check_lifecycle(cls, mode)
     return mode
+
+
+def _check_role_names(cls: type[Environment]) -> None:
+    if isinstance(cls.roles, str) or not all(isinstance(role, str) for role in cls.roles):
+        raise UsageError(f'{cls.__name__}: roles = {cls.roles!r}: write names in a tuple, as in roles = ("user",)')
 
 
 def _check_offers(cls: type[Environment]) -> None:
     """Check that a class which offers tools can execute them, on the loop."""
     name, how = cls.__name__, "async def use(self, name, arguments, state)"
     if overrides(cls, "offers") and not overrides(cls, "use"):
-        raise UsageError(f"{name}.offers names tools that nobody carries out; write {how}")
+        raise UsageError(f"{name}.offers names tools, but nothing runs them; write {how}")
     if overrides(cls, "use") and not overrides(cls, "offers"):
         raise UsageError(f"{name}.use would never be called: nothing is offered; write def offers(self, task)")
     if not _is_async(cls, "use"):
@@ -278,7 +379,7 @@ def _check_play(cls: type[Environment]) -> None:
         how = "async def play(self, task, rollout, ask, state)"
         raise UsageError(f"{cls.__name__}.play must be async: it runs on the loop; write {how}")
     if overrides(cls, "offers") or overrides(cls, "reply") or tool_methods(cls):
-        raise UsageError(f"{cls.__name__}.play carries rollouts out, so its tools and reply would never be asked")
+        raise UsageError(f"{cls.__name__}.play runs whole rollouts, so its tools and reply would never be called")
 
 
 def _check_lifecycle(cls: type[Environment], mode: ExecutionMode) -> None:

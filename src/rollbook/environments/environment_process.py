@@ -12,32 +12,53 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from rollbook.core import Task, as_score
+from rollbook.core import JSON, Message, RoleCall, Task, as_score
 from rollbook.environments.calls import (
     EnvironmentCall,
     EnvironmentReply,
-    FrameReader,
+    ModelAnswer,
+    ModelAsk,
     StartMessage,
+    WorkerChannel,
     describe_exception,
     encode_frame,
     failure_kind,
 )
-from rollbook.environments.environment import Environment, EnvironmentState, as_message
+from rollbook.environments.environment import Environment, EnvironmentState, as_message, takes_container
+from rollbook.environments.roles.role_model import set_process_asker
 from rollbook.environments.snapshot import load_environment
+from rollbook.environments.sync_containers import SyncContainerHandle
 from rollbook.environments.tools import Toolbox
-from rollbook.errors import RollbookError
+from rollbook.errors import RollbookError, RolloutFailed
 from rollbook.processes import become_subreaper, die_with_parent, trim_log
+
+
+class WorkerRoleAsker:
+    """Asks the models of roles for the call that runs in this process."""
+
+    def __init__(self, channel: WorkerChannel) -> None:
+        self._channel = channel
+
+    def ask_blocking(self, role: str, messages: Sequence[Message], sampling: Mapping[str, JSON]) -> RoleCall:
+        """Ask the model of a role, and wait for its answer. Threads of the environment ask one after another."""
+        if self._channel.is_forked:
+            raise RolloutFailed("environment_error", f"role {role}", "a forked process cannot ask the model of a role")
+        answer = self._channel.exchange(ModelAsk(role, list(messages), dict(sampling)), ModelAnswer)
+        if answer.call is None:
+            raise RolloutFailed(answer.failure, f"role {role}", answer.message)
+        return answer.call
 
 
 class CallHandler:
     """The environment, the states of the rollouts in this process, and the id of the process they must not leave."""
 
-    def __init__(self, environment: Environment, tool_chars: int) -> None:
-        self._environment = environment
+    def __init__(self, environment: Environment, tool_chars: int, channel: WorkerChannel) -> None:
+        self._environment, self._channel = environment, channel
         self._toolbox = Toolbox(environment, tool_chars)
         self._sessions: dict[str, tuple[Task, EnvironmentState]] = {}
         self._pid = os.getpid()
@@ -58,16 +79,34 @@ class CallHandler:
         assert call.task is not None
         assert call.record is not None
         task = Task.from_line(call.task)
-        return as_score(self._environment.verify(task, call.record.to_rollout(task)))
+        verify = self._environment.verify
+        return as_score(verify(task, call.record.to_rollout(task), **self._inject(verify, call)))
+
+    def _inject(self, method: Callable[..., object], call: EnvironmentCall) -> dict[str, SyncContainerHandle]:
+        """Return the container of a call's rollout as an argument, if the method takes it."""
+        return {"container": self._container(call)} if takes_container(method) else {}
+
+    def _container(self, call: EnvironmentCall) -> SyncContainerHandle:
+        return SyncContainerHandle(self._channel, call.session)
+
+    def _container_for(self, call: EnvironmentCall) -> object:
+        assert call.task is not None
+        return msgspec.to_builtins(self._environment.container_for(Task.from_line(call.task)))
 
     def _open(self, call: EnvironmentCall) -> None:
         assert call.task is not None
         task = Task.from_line(call.task)
-        self._sessions[call.session] = task, self._environment.open(task)
+        opening = self._environment.open(task, **self._inject(self._environment.open, call))
+        self._sessions[call.session] = task, opening
 
     def _tool(self, call: EnvironmentCall) -> str:
         _, state = self._sessions[call.session]
-        return self._toolbox.use(call.tool, call.arguments, state)
+        return self._toolbox.use(call.tool, call.arguments, state, self._container(call))
+
+    def _solve(self, call: EnvironmentCall) -> None:
+        task, state = self._sessions[call.session]
+        solve: Callable[..., object] = self._environment.solve
+        solve(task, state, **self._inject(solve, call))
 
     def _reply(self, call: EnvironmentCall) -> object:
         assert call.record is not None
@@ -89,7 +128,9 @@ def encode_reply(reply: EnvironmentReply, method: str) -> bytes:
         return encode_frame(reply)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         kind = "invalid_reward" if method == "verify" else "environment_error"
-        return encode_frame(EnvironmentReply(kind, f"the result does not fit JSON: {error}", None, reply.seconds))
+        return encode_frame(
+            EnvironmentReply(kind, f"the result cannot be stored as JSON: {error}", None, reply.seconds)
+        )
 
 
 def limit_memory(memory_mb: int) -> None:
@@ -104,32 +145,31 @@ def limit_memory(memory_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + (memory_mb << 20), resource.RLIM_INFINITY))
 
 
-def serve_calls(channel: socket.socket) -> None:
+def serve_calls(channel: WorkerChannel) -> None:
     """Load the environment of the first frame, then run calls until the worker closes the channel."""
-    frames, handler = FrameReader(), None
-    decode_call = msgspec.json.Decoder(EnvironmentCall).decode
-    while data := channel.recv(1 << 18):
-        for body in frames.feed(data):
-            if handler is None:
-                handler = _load_handler(channel, msgspec.json.decode(body, type=StartMessage))
-            else:
-                call = decode_call(body)
-                channel.sendall(encode_reply(handler.handle_call(call), call.method))
-                trim_log()
+    first = channel.receive()
+    if first is None:
+        return
+    handler = _load_handler(channel, msgspec.json.decode(first, type=StartMessage))
+    set_process_asker(WorkerRoleAsker(channel))
+    for call in channel.calls():
+        channel.send(encode_reply(handler.handle_call(call), call.method))
+        trim_log()
 
 
-def _load_handler(channel: socket.socket, start: StartMessage) -> CallHandler:
+def _load_handler(channel: WorkerChannel, start: StartMessage) -> CallHandler:
     try:
-        handler = CallHandler(load_environment(start.spec, Path(start.run) if start.run else None), start.tool_chars)
+        environment = load_environment(start.spec, Path(start.run) if start.run else None)
+        handler = CallHandler(environment, start.tool_chars, channel)
     except RollbookError as error:
-        channel.sendall(encode_frame(EnvironmentReply("environment_error", str(error))))
+        channel.send(encode_frame(EnvironmentReply("environment_error", str(error))))
         sys.exit(2)
     limit_memory(start.memory_mb)
-    channel.sendall(encode_frame(EnvironmentReply("", "")))
+    channel.send(encode_frame(EnvironmentReply("", "")))
     return handler
 
 
 if __name__ == "__main__":
     die_with_parent()
     become_subreaper()
-    serve_calls(socket.socket(fileno=int(sys.argv[1])))
+    serve_calls(WorkerChannel(socket.socket(fileno=int(sys.argv[1]))))

@@ -21,12 +21,21 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, TextContent, jsonrpc_message_adapter
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INVALID_PARAMS,
+    AudioContent,
+    CallToolResult,
+    ContentBlock,
+    ImageContent,
+    TextContent,
+    jsonrpc_message_adapter,
+)
 
 from rollbook.book import write_new
-from rollbook.core import JSON, decode, encode, encode_pretty
+from rollbook.core import AUDIO_FORMATS, JSON, ContentPart, decode, decode_part, encode, encode_pretty
 from rollbook.environments.environment import McpServer
-from rollbook.environments.tools import ToolMisuse, make_tool_schema, read_offered_tools
+from rollbook.environments.tools import ToolMisuse, ToolOutput, make_tool_schema, read_offered_tools
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.processes import Child, module_argv
 
@@ -99,7 +108,7 @@ class McpProcess:
 
 
 def _parse_message(line: bytes) -> SessionMessage | Exception:
-    """Parse a line; one that is no message (a server that prints) is passed on as an error."""
+    """Parse a line; one that is not a message (a server that prints) is passed on as an error."""
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:
@@ -130,7 +139,7 @@ if HTTP_LIMITS.keys() - inspect.signature(streamable_http_client).parameters:
 class McpSession:
     """A connection owned by its own task: the task that opens one must also close it, and rollouts come and go.
 
-    `broken` means that a call was late or failed: current users may go on, but no new ones are admitted.
+    `broken` means that a call was late or failed: current users may continue, but no new ones are admitted.
     """
 
     def __init__(self, server: McpServer, folder: Path | None, log: Path | None) -> None:
@@ -209,7 +218,7 @@ class McpSession:
                 return sorted(tools, key=lambda tool: str(tool["function"]["name"]))
         raise self._make_failure(f"lists its tools on more than {MAX_PAGES} pages")
 
-    async def call(self, name: str, arguments: dict[str, JSON]) -> str:
+    async def call(self, name: str, arguments: dict[str, JSON]) -> str | ToolOutput:
         """Call a tool; ToolMisuse if the server reports that the arguments are wrong."""
         return render_result(await self._await_answer(self._ready.result().call_tool(name, arguments)))
 
@@ -227,7 +236,7 @@ class McpSession:
             gone = error.code == CONNECTION_CLOSED
             raise self._make_failure(error if gone else f"answers with an error: {error.message}") from None
         except (ValueError, RuntimeError, OSError) as error:
-            raise self._make_failure(f"answers with what is no answer: {innermost_reason(error)}") from None
+            raise self._make_failure(f"sends an invalid answer: {innermost_reason(error)}") from None
         finally:
             if not answer.done():
                 self.broken = True
@@ -236,7 +245,10 @@ class McpSession:
 
     def _make_failure(self, why: BaseException | str | None) -> RolloutFailed:
         self.broken = True
-        words = [self.server.display_name, why if isinstance(why, str) else f"is gone: {innermost_reason(why)}"]
+        words = [
+            self.server.display_name,
+            why if isinstance(why, str) else f"is not reachable: {innermost_reason(why)}",
+        ]
         last = self._process.last_error_line() if self._process else ""
         return RolloutFailed("environment_error", "mcp", " ".join(words) + (f" ({last})" if last else ""))
 
@@ -246,14 +258,36 @@ def innermost_reason(error: BaseException | None) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     words = " ".join(str(error).split()) if error else ""
-    return words or (type(error).__name__ if error else "it hung up")
+    return words or (type(error).__name__ if error else "it closed the connection")
 
 
-def render_result(result: CallToolResult) -> str:
-    """Return a result as text for the model: its texts, else its JSON; other content only by type."""
-    parts = [part.text if isinstance(part, TextContent) else f"[{part.type}]" for part in result.content]
+def render_result(result: CallToolResult) -> str | ToolOutput:
+    """Return a result for the model: its texts, else its JSON; its images and sounds; other content only by type."""
+    shown: list[ContentPart] = []
+    parts = [_render_content(part, shown) for part in result.content]
     text = "\n".join(parts) if parts else encode(result.structured_content).decode()
-    return f"Error: {text}" if result.is_error else text
+    text = f"Error: {text}" if result.is_error else text
+    return ToolOutput(text, shown) if shown else text
+
+
+def _render_content(content: ContentBlock, shown: list[ContentPart]) -> str:
+    """Return the text that stands for one part of a result; an image or a sound is added to `shown`."""
+    if isinstance(content, TextContent):
+        return content.text
+    if not isinstance(content, ImageContent | AudioContent):
+        return f"[{content.type}]"
+    source = f"data:{content.mime_type};base64,{content.data}"
+    part: ContentPart = {"type": "image_url", "image_url": {"url": source}}
+    try:
+        media = decode_part(part)  # a sound is read in the same way, and then has a part of its own
+    except UsageError as error:
+        return f"[{content.type}: {error}]"
+    if media is None or (media.suffix in AUDIO_FORMATS) != isinstance(content, AudioContent):
+        return f"[{content.type}]"
+    if isinstance(content, AudioContent):
+        part = {"type": "input_audio", "input_audio": {"data": content.data, "format": media.suffix}}
+    shown.append(part)
+    return f"[{content.type} {len(shown)}]"
 
 
 LISTING_S = 60.0
@@ -393,7 +427,7 @@ class McpConnection:
         for server in self._servers:
             self._sessions.append(await server.acquire())
 
-    async def use(self, name: str, arguments: dict[str, JSON]) -> str:
+    async def use(self, name: str, arguments: dict[str, JSON]) -> str | ToolOutput:
         """Call a tool on its server."""
         return await self._sessions[self._server_of_tool[name]].call(name, arguments)
 
@@ -409,4 +443,4 @@ def describe_tool_changes(whose: str, before: Iterable[JSON], now: Iterable[JSON
     old, new = ({tool["function"]["name"]: tool for tool in tools} for tools in (before, now))
     words = [f"new {name}" for name in new if name not in old] + [f"no more {name}" for name in old if name not in new]
     words += [f"another {name}" for name in new if name in old and new[name] != old[name]]
-    return f"the tools of {whose} are not what they were: {', '.join(words)}"
+    return f"the tools of {whose} have changed: {', '.join(words)}"

@@ -45,7 +45,7 @@ class OpenEnvEpisode(msgspec.Struct):
         await self.socket.send_str(encode({"type": kind, "data": data}).decode())
         message = await self.socket.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
-            raise ConnectionError("the OpenEnv server hung up")
+            raise ConnectionError("the OpenEnv server closed the connection")
         reply = decode(message.data)
         result: dict[str, JSON] = reply["data"]
         if reply["type"] != "error":
@@ -77,6 +77,7 @@ class OpenEnv(Environment):
     server allows at once: its max_concurrent_envs.
     """
 
+    kind = "adapter"
     description = "episodes of an OpenEnv server, acted in by tools: openenv:http://host:8000?episodes=100"
 
     def __init__(
@@ -158,7 +159,9 @@ class OpenEnv(Environment):
             try:
                 result = await episode.request("reset", task.fields["reset"])
                 if render_observation(result["observation"]) != task.fields["shown"]:
-                    raise ConnectionError("its reset shows something else than when the run was planned: no seed holds")
+                    raise ConnectionError(
+                        "its reset differs from the one when the run was planned: its seeds fix nothing"
+                    )
             except BaseException as error:
                 await episode.socket.close()
                 if not isinstance(error, OpenEnvError) or error.code != "CAPACITY_REACHED":

@@ -12,17 +12,33 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rollbook.core import JSON_ERRORS, EnvironmentSpec, Limits
-from rollbook.environments.calls import EnvironmentCall, EnvironmentReply, FrameReader, StartMessage, encode_frame
+from rollbook.environments.calls import (
+    ContainerRequest,
+    EnvironmentCall,
+    EnvironmentReply,
+    FrameReader,
+    ModelAnswer,
+    ModelAsk,
+    StartMessage,
+    encode_frame,
+)
+from rollbook.environments.sync_containers import answer_request
 from rollbook.errors import RolloutFailed, Stopped, UsageError
 from rollbook.processes import Child, module_argv
+
+if TYPE_CHECKING:
+    from rollbook.containers import ContainerHandle
+    from rollbook.environments.roles.caller import RoleCaller
 
 QUICK_CALL_S = 0.005
 MAX_PIPELINED = 8
 MAX_FAILED_STARTS = 3
+MAX_CONTAINER_PROCESSES = 64
 POLL_S = 0.05
 CLOSED = "it is closed"
 QUEUE_PATIENCE_S = 0.05
@@ -46,6 +62,9 @@ class EnvironmentProcessPool:
         log: Path | None = None,
     ) -> None:
         self._spec, self._limits, self._run, self._max_processes, self._log = spec, limits, run, max_processes, log
+        self._exclusive = bool(spec.container) and spec.state == "sync"
+        if self._exclusive:
+            self._max_processes = MAX_CONTAINER_PROCESSES
         self._processes: list[EnvironmentProcess] = []
         self._queue: deque[PendingCall] = deque()
         self._starting: set[asyncio.Task[None]] = set()
@@ -104,7 +123,7 @@ class EnvironmentProcessPool:
     @property
     def _max_pending(self) -> int:
         """Quick calls are sent ahead, so that the process never idles; no call should wait behind a slow one."""
-        return MAX_PIPELINED if self._mean_s < QUICK_CALL_S else 1
+        return MAX_PIPELINED if self._mean_s < QUICK_CALL_S and not self._exclusive else 1
 
     def _send_queued(self, process: EnvironmentProcess) -> None:
         while self._queue and process.alive and process.pending < self._max_pending:
@@ -128,18 +147,26 @@ class EnvironmentProcessPool:
         if self._queue:
             self._start_another()
 
-    async def call(self, call: EnvironmentCall, timeout_s: float) -> EnvironmentReply:
-        """Run a call in any process. If the process dies of another call, this one is simply run again."""
+    async def call(self, call: EnvironmentCall, timeout_s: float, roles: RoleCaller | None = None) -> EnvironmentReply:
+        """Run a call in any process; `roles` answers what it asks the models of roles.
+
+        If the process dies of another call, this one is simply run again.
+        """
         while not self._closed:
             with suppress(SessionLost):
-                return await self._send(call, timeout_s, self._submit)
+                return await self._send(call, timeout_s, self._submit, roles)
         raise RolloutFailed("environment_error", "environment", CLOSED)
 
     async def _send(
-        self, call: EnvironmentCall, timeout_s: float, send: Callable[[PendingCall], None]
+        self,
+        call: EnvironmentCall,
+        timeout_s: float,
+        send: Callable[[PendingCall], None],
+        roles: RoleCaller | None = None,
+        container: ContainerHandle | None = None,
     ) -> EnvironmentReply:
         """Send a call, and return its reply or raise its failure; SessionLost if the process died of another call."""
-        pending = PendingCall(call, timeout_s, asyncio.get_running_loop().create_future())
+        pending = PendingCall(call, timeout_s, asyncio.get_running_loop().create_future(), roles, container)
         send(pending)
         try:
             reply = await pending.future
@@ -150,12 +177,18 @@ class EnvironmentProcessPool:
         self._mean_s += 0.05 * (reply.seconds - self._mean_s)
         if reply.failure:
             raise RolloutFailed(reply.failure, call.where, reply.message)
+        if roles is not None:
+            roles.check_failure(call.where)
         return reply
 
     async def acquire_process(self) -> EnvironmentProcess:
-        """Return the process with the fewest sessions, for a rollout with state."""
-        self._start_another()
-        while not (alive := [p for p in self._processes if p.alive]):
+        """Return the process with the fewest sessions, for a rollout with state.
+
+        A rollout with a container has a process for itself: commands inside take long, and others would wait.
+        """
+        if not self._exclusive or not any(p.alive and not p.sessions for p in self._processes):
+            self._start_another()
+        while not (alive := [p for p in self._processes if p.alive and not (self._exclusive and p.sessions)]):
             if self._closed:
                 raise RolloutFailed("environment_error", "environment", CLOSED)
             self._start_another()
@@ -171,12 +204,17 @@ class EnvironmentProcessPool:
         return best
 
     async def session_call(
-        self, process: EnvironmentProcess, call: EnvironmentCall, timeout_s: float
+        self,
+        process: EnvironmentProcess,
+        call: EnvironmentCall,
+        timeout_s: float,
+        roles: RoleCaller | None = None,
+        container: ContainerHandle | None = None,
     ) -> EnvironmentReply:
-        """Run a call in the process that has the rollout's state."""
+        """Run a call in the process that has the rollout's state; it may use the rollout's container."""
         if not process.alive:
             raise SessionLost
-        return await self._send(call, timeout_s, process.send)
+        return await self._send(call, timeout_s, process.send, roles, container)
 
     async def close(self) -> None:
         """End every process; calls that still wait fail."""
@@ -190,7 +228,7 @@ class EnvironmentProcessPool:
 
 START_S = 120.0
 HANG_UP_GRACE_S = 1.0
-_decode_reply = msgspec.json.Decoder(EnvironmentReply).decode
+_decode_frame = msgspec.json.Decoder(EnvironmentReply | ModelAsk | ContainerRequest).decode
 
 
 class EnvironmentProcessDied(Exception):
@@ -202,11 +240,14 @@ class EnvironmentProcessDied(Exception):
 
 
 class PendingCall(msgspec.Struct, weakref=True):
-    """A call in a queue, and the future of its reply."""
+    """A call in a queue, the future of its reply, and who asks the models of roles for it."""
 
     call: EnvironmentCall
     timeout_s: float
     future: asyncio.Future[EnvironmentReply]
+    roles: RoleCaller | None = None
+    container: Any = None
+    """The ContainerHandle of its rollout, if it has one."""
 
 
 class EnvironmentProcess(asyncio.Protocol):
@@ -229,6 +270,9 @@ class EnvironmentProcess(asyncio.Protocol):
         self._ready: asyncio.Future[EnvironmentReply] | None = None
         self._child: Child | None = None
         self._ended = False
+        self._asking: asyncio.Task[None] | None = None
+        self._asked_at = 0.0
+        self._answering: asyncio.Task[None] | None = None
         self.alive = True
         self.sessions = 0
 
@@ -260,7 +304,7 @@ class EnvironmentProcess(asyncio.Protocol):
             raise UsageError(f"environment {spec.spec} did not load within {START_S:.0f} s") from None
         if self._child.returncode == -signal.SIGKILL and self._end_reason is None:  # not by us
             raise Stopped(
-                f"environment {spec.spec} was killed while it loaded (out of memory?): make room, then resume"
+                f"environment {spec.spec} was killed while it loaded (out of memory?): free memory, then resume"
             )
         if reply.failure:
             raise UsageError(f"environment {spec.spec} did not load: {reply.message}")
@@ -304,14 +348,45 @@ class EnvironmentProcess(asyncio.Protocol):
             return
         for body in self._frames.feed(data):
             try:
-                reply = _decode_reply(body)
+                frame = _decode_frame(body)
             except JSON_ERRORS as error:
-                self.kill("environment_error", f"the environment process wrote nonsense: {error}")
+                self.kill("environment_error", f"the environment process sent invalid data: {error}")
                 return
-            if self._ready and not self._ready.done():
-                self._ready.set_result(reply)
+            if isinstance(frame, ModelAsk):
+                self._ask_model(frame)
+            elif isinstance(frame, ContainerRequest):
+                self._answering = self._loop.create_task(self._answer(frame), name="container request")
+            elif self._ready and not self._ready.done():
+                self._ready.set_result(frame)
             elif self._pending:
-                self._resolve_head(reply)
+                self._resolve_head(frame)
+
+    def _ask_model(self, ask: ModelAsk) -> None:
+        """Ask the model of a role for the call that is running. Its deadline does not count the time until then."""
+        if self._asking is not None or self._ended:
+            self.kill("environment_error", "the environment process asked two questions at once")
+            return
+        self._asked_at = self._loop.time()
+        self._cancel_deadline()
+        self._asking = self._loop.create_task(self._answer_model(ask), name="ask the model of a role")
+
+    async def _answer_model(self, ask: ModelAsk) -> None:
+        answer = await _ask_for_call(self._pending[0] if self._pending else None, ask)
+        self._asking = None
+        if self._ended or not self._transport or self._transport.is_closing():
+            return
+        self._transport.write(encode_frame(answer))
+        self._head_since += self._loop.time() - self._asked_at
+        if self._pending:
+            self._timer = self._loop.call_at(self._head_since + self._pending[0].timeout_s, self._check_deadline)
+
+    async def _answer(self, request: ContainerRequest) -> None:
+        """Do what the running call asks of its container; a call can use no other rollout's."""
+        head = self._pending[0] if self._pending else None
+        own = head.container if head and head.call.session == request.session else None
+        answer = encode_frame(await answer_request(own, request))
+        if self._transport and not self._transport.is_closing():
+            self._transport.write(answer)
 
     def _resolve_head(self, reply: EnvironmentReply) -> None:
         pending = self._pending.popleft()
@@ -362,10 +437,14 @@ class EnvironmentProcess(asyncio.Protocol):
         if self._ended:
             return
         self._ended, self.alive = True, False
+        if self._answering:
+            self._answering.cancel()
         if self._transport:
             self._transport.abort()
         self._drain()
         self._cancel_deadline()
+        if self._asking:
+            self._asking.cancel()
         assert self._child
         kind, why = self._end_reason or self._describe_exit(self._child.returncode or 0)
         if self._ready and not self._ready.done():
@@ -410,3 +489,19 @@ class EnvironmentProcess(asyncio.Protocol):
             self._transport.abort()
         if self._child:
             await self._child.kill_tree()
+        if self._asking:
+            self._asking.cancel()
+
+
+async def _ask_for_call(pending: PendingCall | None, ask: ModelAsk) -> ModelAnswer:
+    """Return the answer for a call; once nobody waits for the call, there is none."""
+    if pending is None or pending.roles is None:
+        why = f"the role {ask.role} was asked outside of a rollout: ask in open, tools, reply or verify"
+        return ModelAnswer("environment_error", why)
+    asking = asyncio.ensure_future(pending.roles.answer(ask))
+    ended: set[asyncio.Future[Any]] = {asking, pending.future}
+    try:
+        await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+        return asking.result() if asking.done() else ModelAnswer("environment_error", "the rollout has ended")
+    finally:
+        asking.cancel()

@@ -18,9 +18,10 @@ from urllib.parse import unquote
 
 import msgspec
 
-from rollbook.core import BUILTIN_PREFIX, JSON, EnvironmentSpec, translate_target
+from rollbook.core import BUILTIN_PREFIX, JSON, JUDGE, EnvironmentSpec, translate_target
 from rollbook.environments import source
-from rollbook.environments.captured_source import capture_source
+from rollbook.environments.captured_source import capture_source, check_instance
+from rollbook.environments.catalogue import TEMPLATE_SCHEME, CatalogueEntry, find_entry, read_catalogue
 from rollbook.environments.data_rows import decode_text
 from rollbook.environments.environment import (
     Environment,
@@ -28,6 +29,8 @@ from rollbook.environments.environment import (
     execution_mode,
     overrides,
     parameters_of,
+    takes_container,
+    uses_containers,
 )
 from rollbook.environments.tools import tool_schemas
 from rollbook.errors import RollbookError, UsageError
@@ -37,15 +40,22 @@ BLEND_SUFFIXES = (".yaml", ".yml")
 """Suffixes of files that name several environments."""
 
 BUILT_IN = {
+    "bbh": "rollbook.environments.builtin.bbh:BBH",
     "code": "rollbook.environments.builtin.code:Code",
     "gsm8k": "rollbook.environments.builtin.gsm8k:GSM8K",
+    "harbor": "rollbook.environments.harbor.harbor:Harbor",
     "humaneval": "rollbook.environments.builtin.humaneval:HumanEval",
+    "ifeval": "rollbook.environments.builtin.ifeval:IFEval",
     "json_schema": "rollbook.environments.builtin.json_schema:JSONSchema",
     "math": "rollbook.environments.builtin.math:Math",
+    "math500": "rollbook.environments.builtin.math500:Math500",
+    "mbpp": "rollbook.environments.builtin.mbpp:MBPP",
     "mcqa": "rollbook.environments.builtin.mcqa:MCQA",
     "openenv": "rollbook.environments.openenv:OpenEnv",
     "python_tool": "rollbook.environments.builtin.python_tool:PythonTool",
     "reasoning_gym": "rollbook.environments.builtin.reasoning_gym:ReasoningGym",
+    "rubric": "rollbook.environments.builtin.rubric:Rubric",
+    "rubric_calibration": "rollbook.environments.builtin.rubric:RubricCalibration",
     "string_match": "rollbook.environments.builtin.string_match:StringMatch",
     "verifiers": "rollbook.environments.verifiers:Verifiers",
     "workplace": "rollbook.environments.builtin.workplace.workplace:Workplace",
@@ -91,6 +101,7 @@ class KnownEnvironment(msgspec.Struct, frozen=True):
     target: str
     description: str
     is_url_scheme: bool = False
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,16 +113,25 @@ class _ResolvedClass:
 
 
 def resolve(
-    spec: str, data: str | None = None, template: str | None = None, *, base_folder: Path | None = None
+    spec: str,
+    data: str | None = None,
+    template: str | None = None,
+    *,
+    base_folder: Path | None = None,
+    allow_network: bool = False,
 ) -> LoadedEnvironment:
     """Return the environment that a spec names; every mistake in it is a UsageError of one line.
 
     `data` (the file of rows) and `template` (the file of a prompt template) are passed as arguments of those names.
+    `allow_network` is passed to environments that take it: those whose containers may have a network.
     The user's files and modules are searched in `base_folder`; None is the current folder.
     """
     if names_blend(spec):
         raise UsageError(f"{spec} is a blend of environments, which only run and plan take; name one environment here")
     parsed = parse_spec(spec)
+    if entry := _find_catalogued(parsed):
+        data, template = data or entry.data, template or f"{TEMPLATE_SCHEME}{parsed.target}"
+        parsed = _parse_scorer(parsed, entry)
     found = _find_class(parsed, base_folder)
     args = dict(parsed.args)
     if "://" in parsed.target:
@@ -120,14 +140,29 @@ def resolve(
         args |= _variant_arguments(parsed, found.cls)
     options = ("--data", "--prompt-template") if base_folder is None else ("data", "template")
     args = _add_argument(found.cls, args, "data", options[0], data)
+    if allow_network and "allow_network" in parameters_of(found.cls):
+        args["allow_network"] = True
     if "data" in _missing_parameters(found.cls, args):
-        raise UsageError(f"{parsed.target} needs {options[0]} FILE: the rows to ask")
+        raise UsageError(f"{parsed.target} needs {options[0]} FILE: the rows to run")
     return _construct_resolved(spec, found, _add_argument(found.cls, args, "template", options[1], template))
 
 
 def find_class(spec: str) -> type[Environment]:
     """Return the class that a spec names; its arguments are not needed."""
-    return _find_class(parse_spec(spec), None).cls
+    parsed = parse_spec(spec)
+    entry = _find_catalogued(parsed)
+    return _find_class(_parse_scorer(parsed, entry) if entry else parsed, None).cls
+
+
+def _find_catalogued(parsed: ParsedSpec) -> CatalogueEntry | None:
+    """Return the entry of the catalogue that a spec names; an installed environment of the same name comes first."""
+    return None if parsed.part or parsed.target in _known_targets() else find_entry(parsed.target)
+
+
+def _parse_scorer(parsed: ParsedSpec, entry: CatalogueEntry) -> ParsedSpec:
+    """Return the parts of the spec that scores an entry, with the arguments that the user gave."""
+    scorer = parse_spec(entry.environment)
+    return ParsedSpec(parsed.spec, scorer.target, scorer.part, {**scorer.args, **parsed.args})
 
 
 def _find_class(parsed: ParsedSpec, base_folder: Path | None) -> _ResolvedClass:
@@ -177,7 +212,9 @@ def parse_spec(spec: str) -> ParsedSpec:
     for piece in filter(None, query.split("&")):
         key, equals, value = piece.partition("=")
         if not equals or not key or key in args:
-            raise UsageError(f"environment {spec!r}: {piece!r} is not a new key=value; write ?key=value&key=value")
+            raise UsageError(
+                f"environment {spec!r}: {piece!r} is not key=value, or repeats a key; write ?key=value&key=value"
+            )
         args[key] = decode_text(unquote(value))
     return ParsedSpec(spec, target, part, args)
 
@@ -187,28 +224,32 @@ def list_environments() -> list[KnownEnvironment]:
     environments = []
     for name, target in sorted(_known_targets().items()):
         if isinstance(target, str):
-            environments.append(KnownEnvironment(name, target, _import_target(target).description))
+            cls = _import_target(target)
+            environments.append(KnownEnvironment(name, target, cls.description, kind=cls.kind))
         else:
-            environments.append(KnownEnvironment(name, target.value, _summary(target), is_url_scheme(name)))
+            environments.append(_describe_entry_point(name, target))
     return environments
 
 
 def list_names() -> list[str]:
-    """Return the names of all environments without importing any; URL schemes are left out."""
-    return sorted(name for name in _known_targets() if not is_url_scheme(name))
+    """Return the names of all environments and of the catalogue without importing any; URL schemes are left out."""
+    return sorted({*(name for name in _known_targets() if not is_url_scheme(name)), *read_catalogue()})
 
 
 def is_url_scheme(name: str) -> bool:
-    """Return whether a known name stands before `://`; decided by the name, so that no plug-in is imported."""
+    """Return whether a known name precedes `://`; decided by the name, so that no plug-in is imported."""
     return name in ("http", "https") or "+" in name
 
 
-def _summary(entry: EntryPoint) -> str:
+def _describe_entry_point(name: str, entry: EntryPoint) -> KnownEnvironment:
+    known = KnownEnvironment(name, entry.value, "", is_url_scheme(name))
     if entry.dist is None:
-        return ""
+        return known
     if entry.dist.name == source.PACKAGE:
-        return _find_by_name(entry.name).cls.description
-    return f"{entry.dist.metadata['Summary'] or ''} ({entry.dist.name} {entry.dist.version})".strip()
+        cls = _find_by_name(entry.name).cls
+        return msgspec.structs.replace(known, description=cls.description, kind=cls.kind)
+    summary = f"{entry.dist.metadata['Summary'] or ''} ({entry.dist.name} {entry.dist.version})".strip()
+    return msgspec.structs.replace(known, description=summary)
 
 
 def _known_targets() -> dict[str, str | EntryPoint]:
@@ -234,16 +275,18 @@ def _find_by_scheme(spec: str) -> _ResolvedClass:
         way = f"give them to an environment that takes rows, as in: rollbook run math --data {spec}"
         raise UsageError(f"environment {spec}: a dataset is rows, not an environment; {way}")
     if scheme not in _known_targets():
-        raise UsageError(f"environment {spec}: no installed package speaks {scheme}:// environments")
+        raise UsageError(f"environment {spec}: no installed package provides {scheme}:// environments")
     return _find_by_name(scheme)
 
 
 def _explain_unknown(name: str) -> str:
     """Return the error about an unknown name: similar names, and what to do where the wanted one is not installed."""
-    close = difflib.get_close_matches(name.lower(), list_names(), n=3, cutoff=0.6)
+    known, lower = list_names(), name.lower()
+    close = [lower] if lower in known else difflib.get_close_matches(lower, known, n=3, cutoff=0.6)
     guess = f"did you mean {', '.join(close)}? " if close else ""
     own = "math, mcqa, string_match and code run your own rows with --data FILE (docs/environments.md)"
-    return f"unknown environment {name!r}; {guess}`rollbook envs` lists those that are installed; {own}"
+    listed = "`rollbook envs` lists those that are installed, `rollbook envs --catalogue` sets on the hub"
+    return f"unknown environment {name!r}; {guess}{listed}; {own}"
 
 
 def _import_target(target: str) -> type[Environment]:
@@ -402,7 +445,8 @@ def _construct_resolved(spec: str, found: _ResolvedClass, args: dict[str, JSON])
 
 def make_spec(spec: str, found: _ResolvedClass, args: dict[str, JSON], instance: Environment) -> EnvironmentSpec:
     """Return the description of an environment that is stored, and from which other processes load it."""
-    mode = execution_mode(found.cls, bool(instance.mcp))
+    contained = uses_containers(found.cls, instance)
+    mode = execution_mode(found.cls, bool(instance.mcp), contained)
     return EnvironmentSpec(
         spec,
         found.target,
@@ -413,8 +457,9 @@ def make_spec(spec: str, found: _ResolvedClass, args: dict[str, JSON], instance:
         offers=overrides(found.cls, "offers") or bool(instance.mcp),
         replies=overrides(found.cls, "reply"),
         plays=overrides(found.cls, "play"),
-        appeals=overrides(found.cls, "appeal"),
+        appeals=overrides(found.cls, "appeal") or JUDGE in found.cls.roles,
         report_by=found.cls.report_by,
+        container="verify" if takes_container(found.cls.verify) else "state" if contained else "",
     )
 
 
@@ -442,7 +487,7 @@ def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
 
 
 def _check_number(cls: type[Environment], key: str, value: JSON) -> None:
-    """Refuse an argument that is no number where one is annotated; other annotations are left to the class."""
+    """Refuse an argument that is not a number where one is annotated; other annotations are left to the class."""
     parameter = parameters_of(cls).get(key)
     annotation = getattr(parameter, "annotation", None)
     name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
@@ -459,12 +504,12 @@ def load_instance(given: Environment | type[Environment]) -> LoadedEnvironment:
     """
     environment = construct(given, {}) if _is_environment(given) else given
     if not isinstance(environment, Environment):
-        raise UsageError(f"{given!r:.80} is no environment: give its name, file.py:Class, or an Environment")
+        raise UsageError(f"{given!r:.80} is not an environment: give its name, file.py:Class, or an Environment")
     cls, text = type(environment), None
     file = getattr(sys.modules[cls.__module__], "__file__", None)
     path = Path(file).resolve() if file else None
     if path is None or cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
-        found, text = _capture(cls, environment, path or Path.cwd() / NOTEBOOK_FILE)
+        found, text = _capture(environment, path or Path.cwd() / NOTEBOOK_FILE, environment is not given)
     elif source.is_user_file(path):
         found = _ResolvedClass(cls, f"{source.locate_module(path)[1]}:{cls.__qualname__}", path)
     else:
@@ -473,10 +518,14 @@ def load_instance(given: Environment | type[Environment]) -> LoadedEnvironment:
     return LoadedEnvironment(spec, cls, environment, found.path, text=text)
 
 
-def _capture(cls: type[Environment], environment: Environment, path: Path) -> tuple[_ResolvedClass, str | None]:
+def _capture(environment: Environment, path: Path, is_new: bool) -> tuple[_ResolvedClass, str | None]:
     """Return a class with its source text; without the text if it cannot be carried and runs in this process."""
+    cls = type(environment)
     try:
-        return _ResolvedClass(cls, f"{path.stem}:{cls.__name__}", path), capture_source(cls)
+        found, text = _ResolvedClass(cls, f"{path.stem}:{cls.__name__}", path), capture_source(cls)
+        if not is_new:  # its attributes may have been set since
+            check_instance(environment, lambda: construct(cls, arguments_of(environment)))
+        return found, text
     except UsageError:
         mode = execution_mode(cls, bool(environment.mcp))
         if "sync" in (mode.verify, mode.state):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +13,15 @@ from urllib.parse import quote
 
 import msgspec
 
-from rollbook.core import JSON, EnvironmentSpec, Limits, Rollout, Score, Settings, Task, as_score
+from rollbook.core import JSON, EnvironmentSpec, Limits, Rollout, Score, Settings, Task, as_score, derive_seed
 from rollbook.environments.calls import EnvironmentCall, RolloutRecord
 from rollbook.environments.environment import Environment, source_folder
-from rollbook.environments.judge import Judge, JudgeClient
+from rollbook.environments.judge import Judge
 from rollbook.environments.pool import EnvironmentProcessPool, SessionLost
+from rollbook.environments.roles.caller import RoleCaller
+from rollbook.environments.roles.run_roles import RoleClients
 from rollbook.environments.session import (
+    ContainerSession,
     EnvironmentSession,
     LoopSession,
     ProcessSession,
@@ -28,9 +31,10 @@ from rollbook.environments.session import (
 )
 from rollbook.environments.source import explain_error
 from rollbook.environments.tools import Toolbox
-from rollbook.errors import InvalidReward, RollbookError, RolloutFailed, UsageError
+from rollbook.errors import ContainerError, InvalidReward, RollbookError, RolloutFailed, UsageError
 
 if TYPE_CHECKING:
+    from rollbook.containers import ContainerHandle, ContainerHost
     from rollbook.environments.mcp import McpServers
 
 CLOSING_S = 5.0
@@ -52,15 +56,17 @@ class EnvironmentRuntime:
         run: Path | None = None,
         max_processes: int = 2,
         log: Path | None = None,
-        judge: JudgeClient | None = None,
+        roles: RoleClients | None = None,
         runs_rollouts: bool = True,
         outage_s: float = Settings().outage_s,
     ) -> None:
         self.spec, self._outage_s = spec, outage_s
         self._run, self._log, self._runs_rollouts = run, log, runs_rollouts
         self._mcp_servers: McpServers | None = None
+        self._containers: ContainerHost | None = None
         self._prefix = spec.terms.prefix if spec.terms else ""
-        self._judge = judge if spec.appeals else None
+        self._roles = roles
+        self._judge = roles.judge if roles and spec.appeals else None
         self._limits, self._make = limits, environment
         self._pool = (
             EnvironmentProcessPool(spec, limits, run=run, max_processes=max_processes, log=log)
@@ -85,6 +91,8 @@ class EnvironmentRuntime:
                 await self._start_mcp_servers(environment)
         if self._pool:
             await self._pool.open()
+        if self.spec.container and self._runs_rollouts:
+            await self._open_containers()
 
     async def _start_environment(self, environment: Environment) -> None:
         """Start it; if it cannot start, the run is refused before any rollout, with an error of one line."""
@@ -100,6 +108,16 @@ class EnvironmentRuntime:
             raise UsageError(f"environment {self.spec.spec} cannot start: {explain_error(error)}") from error
         self._verify_slots = make_semaphore(environment.verify_at_once)
         self._state_slots = make_semaphore(environment.states_at_once)
+
+    async def _open_containers(self) -> None:
+        """Find the runtime of this machine, and remove what dead owners left: before any rollout."""
+        from rollbook.containers import ContainerHost
+
+        try:
+            self._containers = ContainerHost(self._run)
+            await self._containers.open()
+        except (UsageError, ContainerError) as error:
+            raise UsageError(f"environment {self.spec.spec} cannot start: {error}") from None
 
     async def _start_mcp_servers(self, environment: Environment) -> None:
         """Start the MCP servers of the environment; their tools must be those of the start of the run."""
@@ -130,19 +148,25 @@ class EnvironmentRuntime:
             await self._pool.close()
         if self._mcp_servers:
             await self._mcp_servers.stop()
+        if self._containers:
+            await self._containers.close()
         if self._environment and self._started:
             self._started = False
             async with asyncio.timeout(STOPPING_S):
                 await self._environment.stop()
 
-    async def open_session(self, task: Task, name: str) -> EnvironmentSession:
-        """Open the session of one rollout; the caller must close it with `close_session`."""
+    async def open_session(self, task: Task, name: str, rollout: Rollout | None = None) -> EnvironmentSession:
+        """Open the session of one rollout; the caller must close it with `close_session`.
+
+        Calls of models of roles are recorded in the `rollout`.
+        """
         if self.spec.state == "none":
             return StatelessSession()
         await self._wait_until_ready(task)
         await self._state_slots.acquire()
         try:
-            session = await self._make_session(f"{name}/{next(self._numbers)}")
+            recorded_in = rollout or Rollout(task=task, sample=0, seed=derive_seed(0, name, 0))
+            session = await self._make_session(f"{name}/{next(self._numbers)}", RoleCaller(self._roles, recorded_in))
         except BaseException:
             self._state_slots.release()
             raise
@@ -153,13 +177,23 @@ class EnvironmentRuntime:
             raise
         return session
 
-    async def _make_session(self, name: str) -> EnvironmentSession:
+    async def _make_session(self, name: str, roles: RoleCaller) -> EnvironmentSession:
         if self.spec.state == "async":
             assert self._environment
             assert self._toolbox
-            return LoopSession(self._environment, self._toolbox, self.spec, self._limits, self._mcp_servers)
+            return LoopSession(
+                self._environment,
+                self._toolbox,
+                self.spec,
+                self._limits,
+                self._mcp_servers,
+                self._containers,
+                name,
+                roles,
+            )
         assert self._pool
-        return ProcessSession(self._pool, await self._pool.acquire_process(), name, self.spec.tools, self._limits)
+        process = await self._pool.acquire_process()
+        return ProcessSession(self._pool, process, name, self.spec.tools, self._limits, self._containers, roles)
 
     async def close_session(self, session: EnvironmentSession) -> None:
         """Close the session of one rollout, even if the caller is cancelled meanwhile."""
@@ -174,19 +208,22 @@ class EnvironmentRuntime:
         """Close a state; a failure here must not cost a finished rollout its score."""
         try:
             await session.close()
-        except (RolloutFailed, SessionLost):
+        except (RolloutFailed, SessionLost, ContainerError):
             return
         finally:
             self._state_slots.release()
 
-    async def verify(self, task: Task, rollout: Rollout) -> Score:
-        """Score a rollout, or raise the failure of its verifier or judge."""
+    async def verify(self, task: Task, rollout: Rollout, session: EnvironmentSession | None = None) -> Score:
+        """Score a rollout, or raise the failure of its verifier or judge; the `session` may have its container."""
         own_task = self._own_task(task)
         own = rollout if own_task is task else msgspec.structs.replace(rollout, task=own_task)
         if self._environment and self._environment.verify_needs_server:
             await self._wait_until_ready(task)
-        score = await self._run_verifier(own_task, own)
-        return await self._ask_judge(self._judge.for_rollout(rollout), own_task, own, score) if self._judge else score
+        roles = RoleCaller(self._roles, rollout, in_verification=True)
+        score = await self._run_verifier(own_task, own, session, roles)
+        if self._judge is None:
+            return score
+        return await self._ask_judge(self._judge.for_rollout(rollout), own_task, own, score, roles)
 
     async def _wait_until_ready(self, task: Task) -> None:
         if self._environment:
@@ -199,34 +236,55 @@ class EnvironmentRuntime:
         line = task.line()
         return Task.from_line(msgspec.structs.replace(line, id=line.id.removeprefix(self._prefix)))
 
-    async def _run_verifier(self, task: Task, rollout: Rollout) -> Score:
+    async def _run_verifier(
+        self, task: Task, rollout: Rollout, session: EnvironmentSession | None, roles: RoleCaller
+    ) -> Score:
+        if self.spec.container == "verify":
+            return await self._verify_in_container(task, rollout, session, roles)
         if self.spec.verify == "async":
-            return await self._verify_on_loop(task, rollout)
+            verdict = self._call_verify(task, rollout)
+            return await self._verify_on_loop(verdict, self._limits.verify_s, roles)
         assert self._pool
         call = EnvironmentCall("verify", task.line(), RolloutRecord.from_rollout(rollout))
-        reply = await self._pool.call(call, self._limits.verify_s)
-        try:
-            return msgspec.convert(reply.value, Score)
-        except (msgspec.ValidationError, InvalidReward) as error:
-            raise RolloutFailed("invalid_reward", "verify", str(error)) from None
+        return _read_score((await self._pool.call(call, self._limits.verify_s, roles)).value)
 
-    async def _verify_on_loop(self, task: Task, rollout: Rollout) -> Score:
+    def _call_verify(self, task: Task, rollout: Rollout, **injected: ContainerHandle) -> Awaitable[JSON]:
         assert self._environment
+        verdict = self._environment.verify(task, rollout, **injected)
+        assert inspect.isawaitable(verdict)
+        return verdict
+
+    async def _verify_in_container(
+        self, task: Task, rollout: Rollout, session: EnvironmentSession | None, roles: RoleCaller
+    ) -> Score:
+        if not isinstance(session, ContainerSession) or session.container is None:
+            why = "verify needs the container of the rollout, which is gone: only a new rollout can be scored"
+            raise RolloutFailed("verifier_error", "verify", why)
+        if isinstance(session, ProcessSession):
+            return _read_score(await session.verify(task, rollout, roles))
+        verdict = self._call_verify(task, rollout, container=session.container)
+        return await self._verify_on_loop(verdict, session.container.container.verify_timeout_s, roles)
+
+    async def _verify_on_loop(self, verdict: Awaitable[JSON], timeout_s: float, roles: RoleCaller) -> Score:
         async with self._verify_slots:
-            verdict = self._environment.verify(task, rollout)
-            assert inspect.isawaitable(verdict)
-            value = await await_with_deadline(
-                verdict, self._limits.verify_s, "verify", "verifier_error", "verifier_timeout"
-            )
+            value = await await_with_deadline(verdict, timeout_s, "verify", "verifier_error", "verifier_timeout", roles)
         return _as_score(value, "verify")
 
-    async def _ask_judge(self, judge: Judge, task: Task, rollout: Rollout, score: Score) -> Score:
+    async def _ask_judge(self, judge: Judge, task: Task, rollout: Rollout, score: Score, roles: RoleCaller) -> Score:
         """Call `appeal` on the loop, with its own deadline; `verify` has run, perhaps in another process."""
         assert self._environment
         assert self._judge
         work = self._environment.appeal(task, rollout, score, judge)
-        value = await await_with_deadline(work, self._judge.timeout_s, "judge", "verifier_error", "judge_error")
+        value = await await_with_deadline(work, self._judge.timeout_s, "judge", "verifier_error", "judge_error", roles)
         return _as_score(value, "judge")
+
+
+def _read_score(value: JSON) -> Score:
+    """Convert the score that an environment process sent."""
+    try:
+        return msgspec.convert(value, Score)
+    except (msgspec.ValidationError, InvalidReward) as error:
+        raise RolloutFailed("invalid_reward", "verify", str(error)) from None
 
 
 def _as_score(value: JSON, where: str) -> Score:

@@ -7,29 +7,46 @@ of the rollout.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from rollbook.core import JSON, EnvironmentSpec, Limits, Message, Rollout, Task, decode, encode
+from rollbook.core import JSON, ContentPart, EnvironmentSpec, Limits, Message, Rollout, Task, decode, encode
 from rollbook.environments.calls import EnvironmentCall, RolloutRecord, describe_exception, failure_kind
-from rollbook.environments.environment import Environment, EnvironmentState, as_message
+from rollbook.environments.environment import (
+    Environment,
+    EnvironmentState,
+    as_message,
+    run_in_shell,
+    takes_container,
+)
 from rollbook.environments.pool import EnvironmentProcess, EnvironmentProcessPool
-from rollbook.environments.tools import Toolbox, read_offered_tools
-from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed, Stopped
+from rollbook.environments.roles.caller import RoleCaller
+from rollbook.environments.roles.role_model import use_role_asker
+from rollbook.environments.tools import Toolbox, ToolOutput, read_offered_tools
+from rollbook.errors import ContainerError, ContextFull, LimitReached, RollbookError, RolloutFailed, Stopped
 from rollbook.models import AskModel
 from rollbook.processes import CANCEL_GRACE_S, ENVIRONMENT_CODE_TASK
 
 if TYPE_CHECKING:
+    from rollbook.containers import CommandResult, Container, ContainerHandle, ContainerHost
     from rollbook.environments.mcp import McpConnection, McpServers
 
 MCP_START_S = 120.0
 """How long MCP servers may take to start for one rollout; the limit of tool calls does not apply."""
+
+CONTAINER_GRACE_S = 30.0
+"""How much longer a tool call with a container may take than the command inside, which is ended at the limit."""
+
+
+MIN_WAIT_S = 0.05
+"""How often a deadline that stands still is looked at again."""
 
 
 class EnvironmentSession(Protocol):
@@ -97,7 +114,64 @@ def tool_names(tools: Sequence[JSON]) -> list[str]:
     return [tool["function"]["name"] for tool in tools]
 
 
-class LoopSession(Stopwatch):
+class ContainerSession(Stopwatch):
+    """The container of a rollout, if it has one: started, used by agents, and removed."""
+
+    def __init__(self, limits: Limits, containers: ContainerHost | None, name: str) -> None:
+        super().__init__()
+        self._limits, self._containers, self._name = limits, containers, name
+        self.container: ContainerHandle | None = None
+
+    async def start_container(self, wanted: Container | None) -> None:
+        """Start the container of a rollout, with the deadlines of its own."""
+        if self._containers is None or wanted is None:
+            return
+        with self.measure():
+            starting = self._keep_container(self._containers.start(wanted, self._name))
+            allowed = wanted.build_timeout_s + 2 * wanted.start_timeout_s
+            await await_with_deadline(starting, allowed, "container", "container_error", "container_error")
+
+    async def _keep_container(self, starting: Awaitable[ContainerHandle]) -> None:
+        self.container = await starting
+        self.container.command_s = self._limits.tool_s
+
+    async def remove_container(self) -> None:
+        """Remove the container."""
+        container, self.container = self.container, None
+        if container is not None and self._containers is not None:
+            await self._containers.remove(container)
+
+    @property
+    def open_s(self) -> float | None:
+        """The deadline of `open`, where there is a container."""
+        return self.container.container.open_timeout_s if self.container else None
+
+    @property
+    def tool_s(self) -> float | None:
+        """The deadline of a tool call, where there is a container: the command inside is ended at the limit."""
+        return CONTAINER_GRACE_S + 2 * self._limits.tool_s if self.container else None
+
+    @property
+    def verify_s(self) -> float | None:
+        """The deadline of `reply`, `outcome` and `verify`, where there is a container."""
+        return self.container.container.verify_timeout_s if self.container else None
+
+    async def solve(self) -> None:
+        """Let the environment carry out the solution of its task."""
+        raise NotImplementedError
+
+    async def reply(self, rollout: Rollout) -> Message | None:
+        """Return the environment's reply."""
+        raise NotImplementedError
+
+    async def run_program(self, command: str, env: Mapping[str, str]) -> CommandResult:
+        """Run a program in the container to its end."""
+        assert self.container
+        async with blame_agent(self.container):
+            return await run_in_shell(self.container, command, env)
+
+
+class LoopSession(ContainerSession):
     """State that lives on the worker's loop. Where a method says nothing, the protocol describes it."""
 
     def __init__(
@@ -107,30 +181,42 @@ class LoopSession(Stopwatch):
         spec: EnvironmentSpec,
         limits: Limits,
         servers: McpServers | None = None,
+        containers: ContainerHost | None = None,
+        name: str = "",
+        roles: RoleCaller | None = None,
     ) -> None:
-        super().__init__()
-        self._environment, self._toolbox, self._limits, self._mcp_servers = environment, toolbox, limits, servers
+        super().__init__(limits, containers, name)
+        self._environment, self._toolbox, self._mcp_servers = environment, toolbox, servers
+        self._roles = roles
         self.tools: Sequence[JSON] = spec.tools
         self._offers = spec.offers
         self._offered: dict[str, OfferedTool] = {}
+        self._shown: list[ContentPart] = []
         self._mcp_connection: McpConnection | None = None
         self._task: Task | None = None
         self._state: EnvironmentState = None
 
-    async def _call(self, where: str, work: Awaitable[JSON] | JSON) -> JSON:
+    async def _call(self, where: str, work: Awaitable[JSON] | JSON, timeout_s: float | None = None) -> JSON:
         if not inspect.isawaitable(work):
             return work
+        allowed = self._limits.tool_s if timeout_s is None else timeout_s
         with self.measure():
-            return await await_with_deadline(work, self._limits.tool_s, where, "environment_error", "environment_error")
+            return await await_with_deadline(
+                work, allowed, where, "environment_error", "environment_error", self._roles
+            )
 
     async def open(self, task: Task) -> None:
         if self._mcp_servers:
             connecting = self._connect_mcp(self._mcp_servers)
             with self.measure():
                 await await_with_deadline(connecting, MCP_START_S, "mcp", "environment_error", "environment_error")
-        opening = self._environment.open(task)
+        environment = self._environment
+        # In a thread: reading and hashing the files of a task takes long, and the loop serves every rollout.
+        await self.start_container(await asyncio.to_thread(environment.container_for, task))
+        injected = {"container": self.container} if takes_container(environment.open) else {}
+        opening = environment.open(task, **injected)
         if inspect.isawaitable(opening):
-            await self._call("open", self._store_state(task, opening))
+            await self._call("open", self._store_state(task, opening), self.open_s)
         else:
             self._task, self._state = task, opening
         if self._offers:
@@ -161,21 +247,36 @@ class LoopSession(Stopwatch):
     def _use_offered(self, name: str, arguments: dict[str, JSON]) -> Awaitable[JSON]:
         return self._environment.use(name, arguments, self._state)
 
+    async def _use_and_show(self, offer: OfferedTool, arguments: dict[str, JSON]) -> JSON:
+        """Call a tool that was offered, and keep the images and sounds of its result."""
+        value = await offer.use(arguments)
+        if not isinstance(value, ToolOutput):
+            return value
+        self._shown += value.shown
+        return value.text
+
+    def take_shown(self) -> list[ContentPart]:
+        """Return the images and sounds of the calls since the last time."""
+        shown, self._shown = self._shown, []
+        return shown
+
     async def use(self, name: str, arguments: str) -> str:
         """Call a tool, its own or one that was offered for the task."""
         offer = self._offered.get(name)
         if offer is None:
-            work = self._toolbox.use_async(name, arguments, self._state)
+            work = self._toolbox.use_async(name, arguments, self._state, self.container)
         else:
-            work = self._toolbox.use_offered(offer.schema, arguments, offer.use)
-        result: str = await self._call(f"tool {name}", work)
+            work = self._toolbox.use_offered(offer.schema, arguments, partial(self._use_and_show, offer))
+        async with blame_agent(self.container):
+            result: str = await self._call(f"tool {name}", work, self.tool_s)
         return result
 
     async def reply(self, rollout: Rollout) -> Message | None:
         """Return the environment's reply. It gets a copy of the rollout, as in an environment process."""
         assert self._task
-        copy = RolloutRecord.from_rollout(rollout).to_rollout(self._task)
-        reply = await self._call("reply", self._environment.reply(self._task, copy, self._state))
+        await require_disk_space(self.container)
+        copy = _make_record(rollout, self._roles).to_rollout(self._task)
+        reply = await self._call("reply", self._environment.reply(self._task, copy, self._state), self.verify_s)
         try:
             return as_message(reply)
         except TypeError as error:
@@ -186,20 +287,43 @@ class LoopSession(Stopwatch):
         assert self._task
         work = self._environment.play(self._task, rollout, ask, self._state)
         try:
-            with nullcontext() if self._environment.needs_model else self.measure():
+            with nullcontext() if self._environment.needs_model else self.measure(), use_role_asker(self._roles):
                 await work
+            if self._roles is not None:
+                self._roles.check_failure("play")
         except (RolloutFailed, LimitReached, ContextFull, Stopped):
             raise
         except RollbookError as error:
             raise RolloutFailed(failure_kind(error, "agent_error"), "play", str(error)) from error
 
+    async def run_program(self, command: str, env: Mapping[str, str]) -> CommandResult:
+        """Run a program in the container, as the environment does it."""
+        assert self._task
+        assert self.container
+        async with blame_agent(self.container):
+            return await self._environment.run_program(self._task, self._state, self.container, command, env)
+
+    async def solve(self) -> None:
+        """Let the environment carry out the solution of its task."""
+        assert self._task
+        async with blame_agent(self.container):
+            solve: Callable[..., Awaitable[None] | None] = self._environment.solve
+            injected = {"container": self.container} if takes_container(solve) else {}
+            solving = solve(self._task, self._state, **injected)
+            assert inspect.isawaitable(solving)
+            with self.measure():
+                await solving
+
     async def outcome(self) -> JSON:
         """Return the part of the state that belongs in the record, as it will be read from there."""
-        value = await self._call("outcome", self._environment.outcome(self._state))
+        await require_disk_space(self.container)
+        value = await self._call("outcome", self._environment.outcome(self._state), self.verify_s)
         try:
             return decode(encode(value))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise RolloutFailed("environment_error", "outcome", f"the result does not fit JSON: {error}") from None
+            raise RolloutFailed(
+                "environment_error", "outcome", f"the result cannot be stored as JSON: {error}"
+            ) from None
 
     async def close(self) -> None:
         """Release the state, if there is one, and the servers."""
@@ -209,11 +333,12 @@ class LoopSession(Stopwatch):
             if task is not None:
                 await self._call("close", self._environment.close(self._state))
         finally:
+            await self.remove_container()
             if connection is not None:
                 await self._call("close", connection.close())
 
 
-class ProcessSession(Stopwatch):
+class ProcessSession(ContainerSession):
     """State that lives in one environment process. The methods are described in the protocol."""
 
     def __init__(
@@ -223,54 +348,134 @@ class ProcessSession(Stopwatch):
         name: str,
         tools: Sequence[JSON],
         limits: Limits,
+        containers: ContainerHost | None = None,
+        roles: RoleCaller | None = None,
     ) -> None:
-        super().__init__()
-        self._pool, self._process, self._name, self._limits = pool, process, name, limits
+        super().__init__(limits, containers, name)
+        self._pool, self._process, self._roles = pool, process, roles
         self.tools = tools
         self._closed = False
 
-    async def _call(self, call: EnvironmentCall) -> JSON:
+    async def _call(
+        self, call: EnvironmentCall, timeout_s: float | None = None, roles: RoleCaller | None = None
+    ) -> JSON:
         call.session = self._name
+        allowed = self._limits.tool_s if timeout_s is None else timeout_s
         with self.measure():
-            return (await self._pool.session_call(self._process, call, self._limits.tool_s)).value
+            send = self._pool.session_call(self._process, call, allowed, roles or self._roles, self.container)
+            return (await send).value
 
     async def open(self, task: Task) -> None:
-        await self._call(EnvironmentCall("open", task.line()))
+        if self._containers is not None:
+            from rollbook.containers import Container
+
+            wanted = await self._call(EnvironmentCall("container_for", task.line()))
+            await self.start_container(msgspec.convert(wanted, Container | None))
+        await self._call(EnvironmentCall("open", task.line()), self.open_s)
 
     async def use(self, name: str, arguments: str) -> str:
-        return str(await self._call(EnvironmentCall("tool", tool=name, arguments=arguments)))
+        async with blame_agent(self.container):
+            return str(await self._call(EnvironmentCall("tool", tool=name, arguments=arguments), self.tool_s))
 
     async def reply(self, rollout: Rollout) -> Message | None:
-        reply = await self._call(EnvironmentCall("reply", record=RolloutRecord.from_rollout(rollout)))
+        await require_disk_space(self.container)
+        record = _make_record(rollout, self._roles)
+        reply = await self._call(EnvironmentCall("reply", record=record), self.verify_s)
         return None if reply is None else msgspec.convert(reply, Message)
 
     async def outcome(self) -> JSON:
-        return await self._call(EnvironmentCall("outcome"))
+        await require_disk_space(self.container)
+        return await self._call(EnvironmentCall("outcome"), self.verify_s)
+
+    async def solve(self) -> None:
+        async with blame_agent(self.container):
+            await self._call(EnvironmentCall("solve"), self.verify_s)
+
+    async def verify(self, task: Task, rollout: Rollout, roles: RoleCaller) -> JSON:
+        """Verify with the container of the rollout, in the process that has its state."""
+        call = EnvironmentCall("verify", task.line(), RolloutRecord.from_rollout(rollout))
+        return await self._call(call, self.verify_s, roles)
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        self._process.sessions -= 1
-        if self._process.alive:
-            await self._call(EnvironmentCall("close"))
+        try:
+            if self._process.alive:
+                await self._call(EnvironmentCall("close"))
+        finally:
+            self._process.sessions -= 1
+            await self.remove_container()
+
+
+def _make_record(rollout: Rollout, roles: RoleCaller | None) -> RolloutRecord:
+    """Return the rollout for `reply`, with the calls of its session: some callers do not keep them in the rollout."""
+    record = RolloutRecord.from_rollout(rollout)
+    return msgspec.structs.replace(record, role_calls=roles.recorded) if roles else record
+
+
+@asynccontextmanager
+async def blame_agent(container: ContainerHandle | None) -> AsyncIterator[None]:
+    """Turn the end of a container whose agent exceeded its storage or memory into a limit, after which it is scored."""
+    try:
+        yield
+    except (ContainerError, RolloutFailed) as error:
+        failed = isinstance(error, ContainerError) or error.kind == "container_error"
+        if failed and container is not None and (limit := await container.find_limit()):
+            raise LimitReached(limit) from None
+        raise
+
+
+async def require_disk_space(container: ContainerHandle | None) -> None:
+    """Fail the rollout if the disk of this machine is full, before anything is scored."""
+    if container is None or container.host is None:
+        return
+    try:
+        await container.host.require_disk_space()
+    except ContainerError as error:
+        raise RolloutFailed("container_error", "container", str(error)) from None
 
 
 async def await_with_deadline(
-    work: Awaitable[JSON], timeout_s: float, where: str, error_kind: str, timeout_kind: str
+    work: Awaitable[JSON],
+    timeout_s: float,
+    where: str,
+    error_kind: str,
+    timeout_kind: str,
+    roles: RoleCaller | None = None,
 ) -> JSON:
-    """Await environment code with a deadline that it cannot ignore: code that resists cancellation is abandoned."""
-    task = asyncio.create_task(await_contained(work, where, error_kind), name=ENVIRONMENT_CODE_TASK)
+    """Await environment code with a deadline that it cannot ignore: code that resists cancellation is abandoned.
+
+    It may ask models through `roles`; the deadline does not count the time that those take.
+    """
+    with use_role_asker(roles):
+        context = contextvars.copy_context()
+    code = await_contained(work, where, error_kind)
+    task = asyncio.create_task(code, name=ENVIRONMENT_CODE_TASK, context=context)
     task.add_done_callback(lambda t: t.cancelled() or t.exception())
     try:
-        done, _ = await asyncio.wait({task}, timeout=timeout_s)
-        if done:
+        if await _wait_until_done(task, timeout_s, roles):
+            if roles is not None:
+                roles.check_failure(where)
             return task.result()
     finally:
         if not task.done():
             task.cancel()
             await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
     raise RolloutFailed(timeout_kind, where, f"{where} took longer than {timeout_s:g} s")
+
+
+async def _wait_until_done(task: asyncio.Task[JSON], timeout_s: float, roles: RoleCaller | None) -> bool:
+    """Return whether a task has ended within its time, which stands still while it asks the model of a role."""
+    began, asked_s = time.perf_counter(), roles.asked_s if roles else 0.0
+    left = timeout_s
+    while left > 0:
+        if (await asyncio.wait({task}, timeout=max(left, MIN_WAIT_S)))[0]:
+            return True
+        if roles is None:
+            return False
+        left = timeout_s - (time.perf_counter() - began) + (roles.asked_s - asked_s)
+    return False
 
 
 async def await_contained(work: Awaitable[JSON], where: str, error_kind: str) -> JSON:
@@ -281,6 +486,8 @@ async def await_contained(work: Awaitable[JSON], where: str, error_kind: str) ->
         if is_being_cancelled():
             raise
         raise RolloutFailed(error_kind, where, f"{where} awaited something that was cancelled") from None
+    except LimitReached:
+        raise  # the policy's own limit ends the conversation, and what exists so far is scored
     except (Exception, SystemExit) as error:
         message = describe_exception(error, location=False)
         raise RolloutFailed(failure_kind(error, error_kind), where, message) from error

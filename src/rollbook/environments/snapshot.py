@@ -127,11 +127,11 @@ def _data_files(cls: type[Environment], path: Path, root: Path) -> Iterable[Path
     for pattern in cls.files:
         found = [f.resolve() for f in sorted(path.parent.glob(pattern)) if f.is_file()]
         if not found:
-            raise UsageError(f"{cls.__name__}.files: nothing matches {pattern!r} beside {source.display_path(path)}")
+            raise UsageError(f"{cls.__name__}.files: nothing matches {pattern!r} next to {source.display_path(path)}")
         for file in found:
             if not file.is_relative_to(root):
                 raise UsageError(
-                    f"{cls.__name__}.files: {pattern!r} lies outside {source.display_path(root)}; move it beneath"
+                    f"{cls.__name__}.files: {pattern!r} is outside {source.display_path(root)}; move it inside"
                 )
             yield file
 

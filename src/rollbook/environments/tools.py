@@ -17,13 +17,13 @@ from typing import NoReturn, TypeVar, get_type_hints
 
 import msgspec
 
-from rollbook.core import JSON, encode
+from rollbook.core import JSON, ContentPart, encode
 from rollbook.errors import RollbookError, RolloutFailed, UsageError
 
 Method = TypeVar("Method", bound=Callable[..., object])
 
 TOOL_MARK = "__rollbook_tool__"
-INJECTED = frozenset({"state"})
+INJECTED = frozenset({"container", "state"})
 """Parameters that Rollbook passes; they are not in the schema for the model."""
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -31,10 +31,18 @@ _SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?)
 _ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
 
+class ToolOutput(msgspec.Struct, frozen=True):
+    """The result of a tool that shows something: its text, and its images and sounds as parts of a message."""
+
+    text: str
+    shown: list[ContentPart]
+
+
 def tool(method: Method) -> Method:
     """Mark a method as a tool: typed parameters, and a docstring whose `Args:` section explains them.
 
-    A parameter called `state` gets what `open` returned; it is not shown to the model.
+    A parameter called `state` gets what `open` returned, one called `container` the handle of the rollout's container;
+    they are not shown to the model.
     """
     name, around = getattr(method, "__name__", ""), sys._getframe(1).f_locals
     if "__qualname__" in around and getattr(around.get(name), TOOL_MARK, False):  # in the body of one class
@@ -212,7 +220,7 @@ def _complete_schema(schema: object) -> dict[str, JSON]:
         raise ValueError(f"names {function['name'][:200]!r}; models take up to 64 ASCII letters, digits, - and _")
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     if not isinstance(parameters, dict) or parameters.get("type") != "object":
-        raise ValueError(f"gives {function['name']} parameters that are no schema of an object; write {TOOL_FORM}")
+        raise ValueError(f"gives {function['name']} parameters that are not the schema of an object; write {TOOL_FORM}")
     complete = {**function, "description": str(function.get("description") or ""), "parameters": parameters}
     return {"type": "function", "function": complete}
 
@@ -264,18 +272,18 @@ class Toolbox:
         self._environment, self._max_chars = environment, max_chars
         self._tools = {tool.name: tool for tool in read_tools(type(environment))}
 
-    def use(self, name: str, text: str, state: object) -> str:
+    def use(self, name: str, text: str, state: object, container: object = None) -> str:
         """Call a sync tool, and return its result as text for the model."""
         try:
-            value = self._bind_call(name, text, state)()
+            value = self._bind_call(name, text, state, container)()
         except Exception as error:  # noqa: BLE001 - what a tool raises on bad arguments is an answer to the model
             return self._error_text(error)
         return self._result_text(name, value)
 
-    async def use_async(self, name: str, text: str, state: object) -> str:
+    async def use_async(self, name: str, text: str, state: object, container: object = None) -> str:
         """Call an async tool, and return its result as text for the model."""
         try:
-            value = await self._bind_call(name, text, state)()
+            value = await self._bind_call(name, text, state, container)()
         except Exception as error:  # noqa: BLE001 - likewise
             return self._error_text(error)
         return self._result_text(name, value)
@@ -292,10 +300,11 @@ class Toolbox:
             return self._error_text(error)
         return self._result_text(name, value)
 
-    def _bind_call(self, name: str, text: str, state: object) -> Callable[[], JSON]:
+    def _bind_call(self, name: str, text: str, state: object, container: object = None) -> Callable[[], JSON]:
         tool = self._tools[name]
         arguments = bind_arguments(tool, text)
-        injected = dict.fromkeys(INJECTED & tool.takes, state)
+        given = {"container": container, "state": state}
+        injected = {each: given[each] for each in INJECTED & tool.takes}
         return partial(getattr(self._environment, name), **arguments, **injected)
 
     def _error_text(self, error: Exception) -> str:
@@ -308,7 +317,7 @@ class Toolbox:
         try:
             text = value if isinstance(value, str) else encode(value).decode()
         except (TypeError, RecursionError) as error:
-            raise RolloutFailed("environment_error", f"tool {name}", f"it returned no JSON: {error}") from None
+            raise RolloutFailed("environment_error", f"tool {name}", f"it did not return JSON: {error}") from None
         except (ValueError, OverflowError) as error:  # a number of 5,000 digits: the tool did what the model asked
             text = f"Error: the result cannot be shown: {error}"
         return truncate(replace_lone_surrogates(text), self._max_chars)
@@ -334,7 +343,7 @@ def read_arguments(text: str, what: str) -> dict[str, JSON]:
     except (RecursionError, ValueError) as error:
         raise ToolMisuse(f"{what} cannot be read: {error}; write a JSON object") from None
     if not isinstance(value, dict):
-        raise ToolMisuse(f"{what} are no JSON object but {_json_type_name(value)}; write a JSON object")
+        raise ToolMisuse(f"{what} are not a JSON object but {_json_type_name(value)}; write a JSON object")
     return {replace_lone_surrogates(k): _replace_in_values(v) for k, v in value.items()} if "\\u" in text else value
 
 

@@ -20,6 +20,7 @@ from rollbook.errors import UsageError
 class Verifiers(Environment):
     """One taskset by the id of its package; all other arguments are its settings."""
 
+    kind = "adapter"
     description = "tasksets of the package verifiers with one answer a task: verifiers:ID (pip install verifiers)"
 
     def __init__(self, name: str, **settings: JSON) -> None:

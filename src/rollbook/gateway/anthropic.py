@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 
-from rollbook.core import JSON, JSON_ERRORS, Function, Message, ToolCall, Turn, decode, encode
+from rollbook.core import JSON, JSON_ERRORS, ContentPart, Function, Message, ToolCall, Turn, decode, encode
 from rollbook.errors import UsageError
 from rollbook.gateway.protocol import (
     ErrorReply,
@@ -18,6 +18,7 @@ from rollbook.gateway.protocol import (
     check_sampling,
     encode_event,
     make_text_only_error,
+    read_media_part,
     read_objects,
     read_text,
 )
@@ -76,7 +77,27 @@ def _read_input(role: str, blocks: list[Block], where: str) -> list[Message]:
     results = [block for block in blocks if block.get("type") == "tool_result"]
     rest = [block for block in blocks if block.get("type") != "tool_result"]
     messages = [_read_result(block, where) for block in results]
-    return [*messages, Message(role, _read_block_text(rest, where))] if rest or not results else messages
+    return [*messages, Message(role, _read_blocks(rest, where))] if rest or not results else messages
+
+
+def _read_blocks(blocks: list[Block], where: str) -> str | list[ContentPart]:
+    """Return the text of blocks; with images among them, all as parts of a chat message."""
+    if all(block.get("type") != "image" for block in blocks):
+        return _read_block_text(blocks, where)
+    return [_read_block(block, f"{where}[{number}]") for number, block in enumerate(blocks)]
+
+
+def _read_block(block: Block, where: str) -> ContentPart:
+    if block.get("type") != "image":
+        return {"type": "text", "text": _read_block_text([block], where)}
+    source = block.get("source")
+    if not isinstance(source, dict) or source.get("type") not in ("base64", "url"):
+        raise UsageError(f"{where}: an image needs a source of the type base64 or url")
+    inline = f"data:{source.get('media_type')};base64,{source.get('data')}"
+    url = source.get("url") if source["type"] == "url" else inline
+    part = read_media_part({"type": "image_url", "image_url": {"url": url}}, where)
+    assert part is not None
+    return part
 
 
 def _read_result(block: Block, where: str) -> Message:
@@ -176,7 +197,7 @@ def _read_arguments(call: ToolCall) -> JSON:
     """Return the arguments; what is not an object is wrapped in one, as for the model."""
     try:
         arguments = decode(call.function.arguments or "{}")
-    except (RecursionError, *JSON_ERRORS):
+    except JSON_ERRORS:
         arguments = None
     return arguments if isinstance(arguments, dict) else {"unreadable": call.function.arguments}
 

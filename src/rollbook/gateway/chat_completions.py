@@ -17,6 +17,7 @@ from rollbook.gateway.protocol import (
     check_sampling,
     encode_event,
     make_text_only_error,
+    read_media_part,
     read_objects,
     read_text,
 )
@@ -116,11 +117,16 @@ def _read_message(value: Mapping[str, JSON], where: str) -> Message:
 def _read_content(value: JSON, where: str) -> str | list[dict[str, JSON]] | None:
     if value is None or isinstance(value, str):
         return value
-    for number, part in enumerate(read_objects(value, where)):
-        if part.get("type") not in ("text", "refusal"):
-            raise make_text_only_error(part.get("type"), f"{where}[{number}]")
-    parts: list[dict[str, JSON]] = value
-    return [{"type": "text", "text": str(part.get("text") or part.get("refusal") or "")} for part in parts]
+    return [_read_part(part, f"{where}[{number}]") for number, part in enumerate(read_objects(value, where))]
+
+
+def _read_part(part: dict[str, JSON], where: str) -> dict[str, JSON]:
+    media = read_media_part(part, where)
+    if media is not None:
+        return media
+    if part.get("type") not in ("text", "refusal"):
+        raise make_text_only_error(part.get("type"), where)
+    return {"type": "text", "text": str(part.get("text") or part.get("refusal") or "")}
 
 
 def _read_call(value: JSON, where: str) -> ToolCall:

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from rollbook.core import FAILURE_KINDS, JSON, Message, encode
+from rollbook.core import (
+    FAILURE_KINDS,
+    JSON,
+    REFERENCE_PREFIX,
+    ContentPart,
+    Message,
+    decode_part,
+    encode,
+    read_source,
+)
 from rollbook.errors import ContextFull, LimitReached, RolloutFailed, Stopped, UsageError
 from rollbook.models import Completion
 
@@ -61,7 +70,7 @@ def make_error_reply(error: Exception, body_limit: int) -> ErrorReply:
         case TooManyCalls():
             return ErrorReply(429, "too_many_requests", str(error), RETRY_AFTER_S)
         case TimeoutError():
-            return ErrorReply(408, "request_timeout", "the request did not come in time")
+            return ErrorReply(408, "request_timeout", "the request did not arrive in time")
         case web.HTTPRequestEntityTooLarge():
             return ErrorReply(413, "request_too_large", f"a request of more than {body_limit} bytes")
         case _:
@@ -73,9 +82,9 @@ INTEGER_FIELDS = ("max_tokens", "seed")
 
 
 class ModelRequest(msgspec.Struct, frozen=True):
-    """One question. `extra` is sampling by the names of chat completions: only what the agent said itself.
+    """One question. `extra` is sampling by the names of chat completions: only what the agent set itself.
 
-    `ids`, `logprobs` and `usage` say what of the record the agent wants to see beside the answer.
+    `ids`, `logprobs` and `usage` say which parts of the record the agent receives with the answer.
     """
 
     messages: list[Message]
@@ -108,10 +117,10 @@ def check_sampling(extra: dict[str, JSON]) -> dict[str, JSON]:
     sampling = {name: value for name, value in extra.items() if value is not None}
     for name in NUMBER_FIELDS:
         if name in sampling and not _is_number(sampling[name]):
-            raise UsageError(f"{name} is no number but {sampling[name]!r:.80}")
+            raise UsageError(f"{name} is not a number but {sampling[name]!r:.80}")
     for name in INTEGER_FIELDS:
         if name in sampling and (not isinstance(sampling[name], int) or isinstance(sampling[name], bool)):
-            raise UsageError(f"{name} is no whole number but {sampling[name]!r:.80}")
+            raise UsageError(f"{name} is not a whole number but {sampling[name]!r:.80}")
     if sampling.get("max_tokens", 1) < 1:
         raise UsageError(f"max_tokens is {sampling['max_tokens']}: give at least 1")
     return sampling
@@ -124,10 +133,10 @@ def _is_number(value: JSON) -> bool:
 def read_objects(value: JSON, where: str) -> list[dict[str, JSON]]:
     """A list of objects; UsageError says where it is none."""
     if not isinstance(value, list):
-        raise UsageError(f"{where} is no list")
+        raise UsageError(f"{where} is not a list")
     for number, item in enumerate(value):
         if not isinstance(item, dict):
-            raise UsageError(f"{where}[{number}] is no object but {item!r:.80}")
+            raise UsageError(f"{where}[{number}] is not an object but {item!r:.80}")
     return value
 
 
@@ -135,13 +144,30 @@ def read_text(value: Mapping[str, JSON], name: str, where: str) -> str:
     """A field that must be text."""
     text = value.get(name)
     if not isinstance(text, str):
-        raise UsageError(f"{where}.{name} is no text")
+        raise UsageError(f"{where}.{name} is not text")
     return text
 
 
+def read_media_part(part: Mapping[str, JSON], where: str) -> ContentPart | None:
+    """An image or a sound of a conversation; None for other parts. UsageError where it cannot be recorded."""
+    if part.get("type") not in ("image_url", "input_audio"):
+        return None
+    found = dict(part)
+    source = read_source(found)
+    if source is None:
+        raise UsageError(f"{where}: {part['type']} has no URL and no data")
+    try:
+        inline = decode_part(found)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    if inline is None and not source.startswith(("https://", "http://", REFERENCE_PREFIX)):
+        raise UsageError(f"{where}: {source[:40]}: give the data, or a URL that the model's server can read")
+    return found
+
+
 def make_text_only_error(kind: JSON, where: str) -> UsageError:
-    """What is said to whoever sends more than text."""
-    return UsageError(f"{where}: {kind!r:.40} cannot be recorded exactly here; send text")
+    """The message for clients that send more than text."""
+    return UsageError(f"{where}: {kind!r:.40} cannot be recorded exactly here; send text, images or audio")
 
 
 DONE = b"data: [DONE]\n\n"

@@ -15,7 +15,21 @@ from hashlib import blake2b
 
 import msgspec
 
-from rollbook.core import JSON, JSON_ERRORS, Failure, Message, Rollout, ToolCall, Turn, decode, derive_seed, encode
+from rollbook.core import (
+    JSON,
+    JSON_ERRORS,
+    Failure,
+    Message,
+    Rollout,
+    ToolCall,
+    Turn,
+    decode,
+    derive_seed,
+    encode,
+    identify_part,
+    list_sources,
+    read_reference,
+)
 from rollbook.errors import ContextFull, LimitReached, RolloutFailed, Stopped, UsageError
 from rollbook.gateway.protocol import ModelRequest, RolloutEnded, TooManyCalls
 from rollbook.models import AskModel, Completion
@@ -99,13 +113,15 @@ def _extend_digest(digest: bytes, message: Message) -> bytes:
 def _normalize_message(message: Message) -> JSON:
     """Return a message without what agents may change when they send it back: reasoning, call ids, white space."""
     calls = [_normalize_call(call) for call in message.tool_calls or ()]
-    return [message.role, message.text.strip(), calls]
+    shown = [identify_part(part) for part in message.content] if isinstance(message.content, list) else []
+    media = [each for each in shown if each]
+    return [message.role, message.text.strip(), calls, *([media] if media else [])]
 
 
 def _normalize_call(call: ToolCall) -> JSON:
     try:
         arguments = decode(call.function.arguments or "{}")
-    except (RecursionError, *JSON_ERRORS):
+    except JSON_ERRORS:
         return [call.function.name, call.function.arguments]
     return [call.function.name, sorted(arguments.items()) if isinstance(arguments, dict) else arguments]
 
@@ -153,7 +169,7 @@ class Recorder:
     def raise_failure(self) -> None:
         """Raise the failure of the calls, if not every one was answered.
 
-        A call that failed and was answered when the agent made it again is no failure. A too long prompt ends the
+        A call that failed and was answered when the agent made it again is not a failure. A too long prompt ends the
         rollout only if no other followed it.
         """
         if self._fatal_error is not None:
@@ -169,6 +185,7 @@ class Recorder:
             raise RolloutEnded
         if self._in_progress >= MAX_CALLS_AT_ONCE:
             raise TooManyCalls(f"{MAX_CALLS_AT_ONCE} calls of this rollout are under way")
+        self._check_references(request.messages)
         digests = hash_prefixes(request.messages)
         request = msgspec.structs.replace(request, messages=self._branches.restore_answers(request.messages, digests))
         self._in_progress += 1
@@ -180,6 +197,13 @@ class Recorder:
             raise RolloutEnded
         self._record_answer(request, digests, completion)
         return completion
+
+    def _check_references(self, messages: Sequence[Message]) -> None:
+        """Refuse references to stored images other than the task's own: an agent has no others."""
+        named = {source for source in list_sources(messages) if read_reference(source) is not None}
+        unknown = named - set(list_sources(self._rollout.task.messages)) if named else set()
+        if unknown:
+            raise UsageError(f"{min(unknown)[:80]}: the task has no such image or sound; send the data")
 
     async def _ask_model(self, request: ModelRequest, prompt: bytes) -> Completion:
         extra = self._choose_seed(request.extra, prompt)
@@ -218,7 +242,7 @@ class Recorder:
         self._rollout.messages = self._branches.messages(self._rollout.task.messages)
 
 
-NO_CALL = RolloutFailed("agent_error", "gateway", "the rollout ended without asking the model once")
+NO_CALL = RolloutFailed("agent_error", "gateway", "the rollout ended without calling the model")
 
 
 class Record(msgspec.Struct, frozen=True):

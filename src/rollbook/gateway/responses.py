@@ -23,6 +23,7 @@ from rollbook.gateway.protocol import (
     check_sampling,
     encode_event,
     make_text_only_error,
+    read_media_part,
 )
 from rollbook.models import FOREIGN_ITEM, Completion, make_response, read_create_params
 
@@ -58,7 +59,7 @@ def _read_plain_message(message: Message, where: str) -> Message:
     for part in message.content if isinstance(message.content, list) else ():
         if part.get("type") == FOREIGN_ITEM:
             raise UsageError(f"{where}: items of type {part['item'].get('type')!r:.40} are not supported here")
-        if part.get("type") != "text":
+        if part.get("type") != "text" and read_media_part(part, where) is None:
             raise make_text_only_error(part.get("type"), where)
     return msgspec.structs.replace(message, role=ROLES[message.role], written=None)
 

@@ -1,4 +1,4 @@
-"""The gateway over HTTP: three protocols under a rollout name that nobody can guess.
+"""The gateway over HTTP: three protocols under a rollout name that cannot be guessed.
 
     POST /rollout/NAME/v1/chat/completions    OpenAI's chat completions
     POST /rollout/NAME/v1/responses           OpenAI's responses
@@ -6,7 +6,7 @@
     GET  /rollout/NAME/v1/models
 
 A stream begins when the answer is complete, and so checked and recorded: an agent is never shown a part of what the
-record does not hold. While it waits, a stream is kept alive. A client that hangs up ends its call.
+record does not hold. While it waits, a stream is kept alive. A client that closes the connection ends its call.
 
 `LocalGateway` serves one program of a run: on loopback, under one name, for as long as its rollout lasts.
 """

@@ -116,19 +116,20 @@ class StandaloneGateway:
 
     async def _open_rollout(self, request: web.Request) -> JSON:
         asked = await read_json_object(request, BODY_TIMEOUT_S) if request.can_read_body else {}
-        name, seed = asked.get("name", ""), asked.get("seed")
-        if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
-            raise UsageError(f"name is no text of at most {MAX_NAME_CHARS} characters")
+        name, group, seed = asked.get("name", ""), asked.get("group", ""), asked.get("seed")
+        for field, text in (("name", name), ("group", group)):
+            if not isinstance(text, str) or len(text) > MAX_NAME_CHARS:
+                raise UsageError(f"{field} is not a text of at most {MAX_NAME_CHARS} characters")
         if not (seed is None or (isinstance(seed, int) and 0 <= seed < 2**31)):
-            raise UsageError(f"seed is no whole number from 0 to {2**31 - 1}")
+            raise UsageError(f"seed is not a whole number from 0 to {2**31 - 1}")
         if self._rollouts.full:
             raise TooManyCalls(f"{self._terms.rollouts} rollouts are open: end one with DELETE /rollout/NAME")
         rollout = make_rollout_name()
-        await self._rollouts.open(rollout, partial(self._start_rollout, rollout, name, seed))
+        await self._rollouts.open(rollout, partial(self._start_rollout, rollout, name, seed, group))
         base = f"{request.scheme}://{request.host}/rollout/{rollout}"
         return {"rollout": rollout, "openai_base_url": f"{base}/v1", "anthropic_base_url": base}
 
-    async def _start_rollout(self, rollout: str, name: str, seed: int | None) -> OpenRollout:
+    async def _start_rollout(self, rollout: str, name: str, seed: int | None, group: str) -> OpenRollout:
         terms = self._terms
         self._count += 1
         task = Task(name or f"rollout-{self._count}", messages=[])
@@ -143,6 +144,7 @@ class StandaloneGateway:
             AttemptClock(),
             budgets=terms.attempts,
             continues=self._continues,
+            group=group,
         )
         recorder, limit_s = Recorder(blank, ask), terms.limits.rollout_s
         deadline = asyncio.get_running_loop().call_later(limit_s, self._end_late, rollout, limit_s)
@@ -179,7 +181,7 @@ class StandaloneGateway:
         try:
             await run_to_completion(
                 partial(write_atomically, path, encode_pretty(record))
-            )  # nobody else has it any more
+            )  # no one else holds it any more
         except OSError as error:
             self._say(f"{path}: {error.strerror}")
 

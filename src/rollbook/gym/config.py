@@ -76,7 +76,7 @@ def generate_gym_config(
     """
     name = make_slug(eval_type)
     if model_server_name in (name, f"{name}_agent"):
-        raise UsageError(f"model_server_name {model_server_name!r}: another server of the configuration is called so")
+        raise UsageError(f"model_server_name {model_server_name!r}: another server of the configuration has this name")
     server: dict[str, JSON] = {
         "entrypoint": "app.py",
         "host": resource_server_host,
@@ -168,7 +168,7 @@ def check_gym_config(config: JSON) -> None:
             raise UsageError(f"{name}: domain {server.domain!r}; known are {', '.join(DOMAINS)}")
         for ref in (server.resources_server, server.model_server):
             if ref and (ref.name not in servers or servers[ref.name][0] != ref.type):
-                raise UsageError(f"{name}: it speaks of {ref.type} {ref.name}, which is not there")
+                raise UsageError(f"{name}: it refers to {ref.type} {ref.name}, which is not in the configuration")
         for dataset in server.datasets:
             if dataset.type != "example" and dataset.license is None:
                 raise UsageError(f"{name}: the dataset {dataset.name} needs a license")

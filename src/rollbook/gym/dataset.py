@@ -62,7 +62,7 @@ def _encode_row(row: dict[str, JSON]) -> bytes:
         read_task(row)
         return encode(row)
     except (TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"row {row.get('id')!r} does not fit JSON: {error}") from None
+        raise UsageError(f"row {row.get('id')!r} cannot be stored as JSON: {error}") from None
 
 
 RESERVED_TOOL_NAMES = ("seed_session", "verify", "aggregate_metrics", "reverify_mode")
@@ -72,7 +72,7 @@ _SAMPLING_OPTIONS = {"temperature": "--temperature", "top_p": "--top-p", "max_to
 
 
 class RowDataset:
-    """The rows of a file as tasks; `notes` lists what the rows ask for and do not get.
+    """The rows of a file as tasks; `notes` lists what the rows request and do not get.
 
     `prepare` may change a row before it is read, `check` may refuse it. With `prompt_optional`, rows need no prompt,
     because the server makes it. With `forwards_params`, the server gets all parameters of a row, and only this run's
@@ -96,14 +96,14 @@ class RowDataset:
 
     @property
     def notes(self) -> list[str]:
-        """What rows ask for that this run decides instead."""
+        """What rows request that this run decides instead."""
         notes = []
         if self._sampling:
             names = ", ".join(_SAMPLING_OPTIONS[name] for name in _SAMPLING_OPTIONS if name in self._sampling)
-            notes.append(f"rows of {self._path} ask for sampling of their own; what counts is {names} of this run")
+            notes.append(f"rows of {self._path} set their own sampling; {names} of this run is used instead")
         if self._extra and not self._forwards_params:
             names = ", ".join(sorted(self._extra))
-            notes.append(f"rows of {self._path} ask for {names}, which the model is not told; give it with --sampling")
+            notes.append(f"rows of {self._path} ask for {names}, which is ignored; give it with --sampling")
         return notes
 
     def tasks(self) -> Iterator[Task]:
@@ -140,7 +140,7 @@ def _read_task_index(values: dict[str, JSON], index: int) -> int:
     """Return the task index of a row, by default its position in the file."""
     value = values.get(TASK_INDEX, index)
     if not is_index(value):
-        raise UsageError(f"{TASK_INDEX} is no whole number but {value!r:.80}")
+        raise UsageError(f"{TASK_INDEX} is not a whole number but {value!r:.80}")
     return value
 
 
@@ -157,7 +157,7 @@ def check_tools(_: Task, params: CreateParams) -> None:
     for message in params.messages:
         if item := get_foreign_item(message):
             raise UsageError(
-                f"{CREATE_PARAMS}.input: a {item.get('type')} cannot be said in chat completions; leave it out"
+                f"{CREATE_PARAMS}.input: a {item.get('type')} cannot be expressed in chat completions; leave it out"
             )
     try:
         tools = read_offered_tools(params.tools, {})
@@ -165,7 +165,9 @@ def check_tools(_: Task, params: CreateParams) -> None:
         raise UsageError(error.message.replace("offers(task)", f"{CREATE_PARAMS}.tools")) from None
     for name in RESERVED_TOOL_NAMES:
         if name in tools:
-            raise UsageError(f"{CREATE_PARAMS}.tools: a tool called {name} would be the server's own route; rename it")
+            raise UsageError(
+                f"{CREATE_PARAMS}.tools: a tool called {name} has the name of a route of the server; rename it"
+            )
 
 
 def read_agent_name(task: Task) -> str | None:

@@ -27,8 +27,8 @@ from rollbook.environments import (
     EnvironmentRuntime,
     LoadedEnvironment,
     explain_error,
-    open_judge,
-    resolve_judge_for,
+    open_roles,
+    resolve_roles_for,
     write_snapshot,
 )
 from rollbook.errors import InvalidReward, UsageError
@@ -43,7 +43,7 @@ _FRESH_S = 60.0
 def temporary_folder() -> Iterator[Path]:
     """Make a folder that is deleted with the context; what killed processes left of theirs is deleted first.
 
-    A lock says whether the owner lives: unlike a process id, it can be checked from any container that sees the folder.
+    A lock shows whether the owner is alive: unlike a process id, it works from any container that sees the folder.
     """
     remove_leftovers(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as path, open(Path(path) / LOCK_NAME, "wb") as lock:
@@ -67,19 +67,19 @@ async def open_runtime(
     loaded: LoadedEnvironment, limits: Limits, settings: Settings, judge_name: str = ""
 ) -> AsyncIterator[EnvironmentRuntime]:
     """Open the runtime that a run would have: source pinned, sync methods in processes, the judge opened first."""
-    spec, settings = resolve_judge_for(loaded, settings, judge_name)
+    meaning, settings = resolve_roles_for(loaded, settings, judge_name)
     name = environment_name(loaded)
     with temporary_folder() as folder:
         pinned = write_snapshot(loaded, folder / "source")
         async with (
-            open_judge(spec, settings) as judge,
+            open_roles(meaning, settings) as roles,
             open_environments(
                 {name: pinned},
                 limits,
                 run=folder,
                 hosts=settings.hosts,
                 instances={name: loaded.instance},
-                judge=judge,
+                roles=roles,
                 outage_s=settings.outage_s,
             ) as runtimes,
         ):
@@ -107,6 +107,7 @@ class Harness(ABC):
 class HarnessEnvironment(Environment):
     """A harness as an environment: `harness:PACKAGE?eval_type=NAME&key=value`."""
 
+    kind = "adapter"
     description = "a harness of NeMo Evaluator's kind, from an installed package: harness:PACKAGE?eval_type=NAME"
 
     def __init__(self, name: str, eval_type: str = "", **kwargs: JSON) -> None:

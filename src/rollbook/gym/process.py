@@ -42,7 +42,7 @@ def read_harness_arguments(config: Mapping[str, JSON]) -> dict[str, JSON]:
     """
     extra = _get_nested(config, "defaults", "config", "params", "extra")
     if extra is not None and not isinstance(extra, Mapping):
-        raise UsageError(f"framework_config: defaults.config.params.extra is no mapping but {extra!r:.80}")
+        raise UsageError(f"framework_config: defaults.config.params.extra is not a mapping but {extra!r:.80}")
     arguments = {str(name): value for name, value in (extra or {}).items() if name != "judge"}
     return {**arguments, **_read_judge(_get_nested(extra, "judge"))}
 

@@ -28,7 +28,7 @@ class ResponseContent(msgspec.Struct, frozen=True):
 def make_rollout_response(
     rollout: Rollout, model: str, tools: Sequence[JSON] = (), uncounted: int | None = None
 ) -> dict[str, JSON]:
-    """Return the response of a recorded rollout; `uncounted` stands for counts of tokens that nobody made."""
+    """Return the response of a recorded rollout; `uncounted` replaces unknown counts of tokens."""
     return make_response(
         rollout.messages[len(rollout.task.messages) :],
         rollout.turns,
@@ -47,9 +47,9 @@ def read_response(value: JSON, where: str = "response") -> ResponseContent:
     Where no item has tokens, the last turn gets the counts of the whole response, so that the sum is right.
     """
     if not isinstance(value, dict):
-        raise UsageError(f"{where} is no object")
+        raise UsageError(f"{where} is not an object")
     if not isinstance(value.get("output"), list):
-        raise UsageError(f"{where}.output is no list of items")
+        raise UsageError(f"{where}.output is not a list of items")
     messages, turns = read_output(value.get("output"), f"{where}.output")
     if turns and not any(turn.has_tokens for turn in turns):
         usage = read_usage(value.get("usage"))
@@ -88,7 +88,7 @@ def read_usage(value: JSON) -> Usage:
     if value is None:
         return Usage()
     if not isinstance(value, dict):
-        raise UsageError(f"usage is no object but {value!r:.80}")
+        raise UsageError(f"usage is not an object but {value!r:.80}")
     counts = [value.get(name) or 0 for name in ("input_tokens", "output_tokens")]
     if not all(isinstance(count, int) and count >= 0 for count in counts):
         raise UsageError(f"usage counts no tokens: {value!r:.200}")

@@ -47,10 +47,10 @@ def make_agent_ref(agent: str) -> dict[str, JSON]:
 
 
 def read_task(row: Mapping[str, JSON], env: str = "") -> Task:
-    """Return the task of a row, whoever wrote it; UsageError explains what is wrong with the row."""
+    """Return the task of a row, of any origin; UsageError explains what is wrong with the row."""
     metadata = row.get(VERIFIER_METADATA)
     if metadata is not None and not isinstance(metadata, dict):
-        raise UsageError(f"{VERIFIER_METADATA} is no object but {metadata!r:.80}")
+        raise UsageError(f"{VERIFIER_METADATA} is not an object but {metadata!r:.80}")
     params = read_create_params(row.get(CREATE_PARAMS))
     extra = {name: value for name, value in row.items() if name not in _PROTOCOL_KEYS and not name.startswith("_ng_")}
     task = Task(read_row_id(row), messages=params.messages, answer=read_expected_answer(row), env=env)
@@ -135,7 +135,7 @@ def read_failure(verdict: Mapping[str, JSON], where: str, default_kind: str) -> 
         return _read_exclusion(verdict, where)
     if kind == JUDGE_FAILED:
         return RolloutFailed("judge_error", where, str(verdict.get(JUDGE_ERROR) or "the judge failed"))
-    message = str(verdict.get(FAILURE_MESSAGE) or verdict.get("error") or "no words")
+    message = str(verdict.get(FAILURE_MESSAGE) or verdict.get("error") or "no message")
     if kind in FAILURE_KINDS:
         return RolloutFailed(str(kind), where, message)
     return RolloutFailed(
@@ -146,7 +146,7 @@ def read_failure(verdict: Mapping[str, JSON], where: str, default_kind: str) -> 
 def _read_exclusion(verdict: Mapping[str, JSON], where: str) -> RolloutFailed | None:
     """Return the failure of a reward that does not count: to be run again, or excluded from training."""
     if verdict.get(NO_PERSIST) is True:
-        return RolloutFailed("environment_error", where, f"it is to be played again ({NO_PERSIST})")
+        return RolloutFailed("environment_error", where, f"it must run again ({NO_PERSIST})")
     if verdict.get(MASK_SAMPLE) is True:
         return RolloutFailed(TERMINAL_KIND, where, f"it must not be trained on ({MASK_SAMPLE})")
     return None
@@ -172,7 +172,7 @@ def _read_own_score(value: JSON, reward: JSON) -> Score:
     try:
         score = msgspec.convert(value, Score)
     except msgspec.ValidationError as error:
-        raise InvalidReward(f"the score is not as it should be: {error}") from None
+        raise InvalidReward(f"the score is invalid: {error}") from None
     if isinstance(reward, bool) or score.reward != reward:
         raise InvalidReward(f"the reward is {reward!r:.80}, and {score.reward:g} in {ROLLBOOK_KEY}.score")
     return score

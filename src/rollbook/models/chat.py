@@ -83,7 +83,9 @@ async def fetch_endpoint_models(replica: Replica, timeout_s: float, key_advice: 
         rows = read_models(raw).data
     except JSON_ERRORS:
         page = shorten_page(raw[:2000].decode(errors="replace"))
-        return EndpointModels(replica.base, None, problem=page if page.startswith("an HTML") else "no list of models")
+        return EndpointModels(
+            replica.base, None, problem=page if page.startswith("an HTML") else "not a list of models"
+        )
     return EndpointModels(replica.base, [row.id for row in rows], frozenset(r.id for r in rows if r.owned_by == "vllm"))
 
 
@@ -100,8 +102,8 @@ def choose_model_name(name: str, endpoints: Sequence[EndpointModels]) -> str:
         raise ModelsNotListed(f"{unlisted.base}/models: {unlisted.problem}; {way}")
     if len(names) == 1 and all(s.names == names for s in endpoints):
         return names[0]
-    offered = f"serves {_list_names(names)}" if names else "does not say what it serves"
-    raise UsageError(f"{endpoints[0].base} {offered}; say which model with --model-name")
+    offered = f"serves {_list_names(names)}" if names else "does not report what it serves"
+    raise UsageError(f"{endpoints[0].base} {offered}; choose the model with --model-name")
 
 
 def check_model_name(name: str, endpoint: EndpointModels) -> None:
@@ -185,7 +187,7 @@ PROBE_TIMEOUT_S = 5.0
 SHORT_WAIT_S = 2.0
 """A wait that may not last longer is not announced."""
 MIN_SECRET_CHARS = 4
-"""A shorter value of a header is no secret; taking it out would spoil every message."""
+"""A shorter value of a header is not a secret; removing it would damage every message."""
 
 
 class ChatModel:
@@ -221,7 +223,7 @@ class ChatModel:
         # A header that carries the key carries it alone, also where both are of one variable.
         self._key = "" if has_key_header(settings) else os.environ.get(settings.api_key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
-            raise UsageError(f"{settings.api_key_env} holds what cannot be a key: only printable ASCII can be sent")
+            raise UsageError(f"{settings.api_key_env} does not hold a valid key: only printable ASCII can be sent")
         self._headers = read_headers(settings.headers)
         self._session: aiohttp.ClientSession | None = None
         self._router: Router | None = None
@@ -255,7 +257,7 @@ class ChatModel:
             self.spec = msgspec.structs.replace(self.spec, name=choose_model_name(self.spec.name, served))
             if self._forced is None:
                 self.tokens = all(self.spec.name in s.vllm for s in served)
-            self._router = Router(replicas, self._probe, self._settings.outage_s)
+            self._router = Router(replicas, self._probe, self._settings.outage_s, self._settings.routing)
             self._router.answered = self._answered
             if self._waiting_ended:
                 self._router.stop_waiting()
@@ -336,7 +338,7 @@ class ChatModel:
             return completion
 
         try:
-            return await self._router.send(call["rollout"], ask)
+            return await self._router.send(call["rollout"], ask, call.get("group", ""))
         except ContextFull as full:
             raise _max_tokens_error(str(full), sampling) or full from None
         except RolloutFailed as error:
@@ -381,7 +383,7 @@ class ChatModel:
             names = {"max_tokens": other}
 
     def _learn_names(self, base: str, refused: str, names: Mapping[str, str]) -> None:
-        """Keep the names for one replica: another one may want others. It is said once, also if it changes its mind."""
+        """Keep the names for one replica: another one may want others. Reported once, also if it changes."""
         if base not in self._learned_names:
             self._say(f"{base} does not take {refused}: {names['max_tokens']} is sent instead")
         self._learned_names[base] = names

@@ -232,7 +232,7 @@ def _prepare_call(call: ToolCall) -> ToolCall:
     text = call.function.arguments
     try:
         readable = isinstance(decode(text), dict)
-    except (RecursionError, *JSON_ERRORS):
+    except JSON_ERRORS:
         readable = False
     if readable:
         return call
@@ -278,7 +278,9 @@ def _explain_undecodable(raw: bytes, error: Exception) -> RolloutFailed:
         return RolloutFailed("nonfinite_logprobs", WHERE, "a logprob is written as NaN or Infinity")
     page = shorten_page(raw[:2000].decode(errors="replace"))
     if page.startswith("an HTML page"):
-        return make_bad_completion(f"{page}, no chat completion: check the path of the URL: most endpoints end in /v1")
+        return make_bad_completion(
+            f"{page}, not a chat completion: check the path of the URL: most endpoints end in /v1"
+        )
     return make_bad_completion(f"not a chat completion ({error}): {_quote(raw)}")
 
 

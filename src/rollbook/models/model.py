@@ -27,10 +27,14 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 class ModelCall(TypedDict):
-    """What identifies a call besides its messages and sampling. A rollout's turns may stay on one replica."""
+    """What identifies a call besides its messages and sampling.
+
+    The turns of a rollout stay on one replica; so do the rollouts of a group (a task) while load allows.
+    """
 
     seed: int
     rollout: str
+    group: NotRequired[str]
     tools: NotRequired[Sequence[JSON]]
 
 
@@ -101,7 +105,7 @@ class AbsentModel(Model):
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]) -> Completion:
         """Fail: this run has no model."""
-        raise RolloutFailed("agent_error", "model", "this run has no model: its rollouts are played elsewhere")
+        raise RolloutFailed("agent_error", "model", "this run has no model: its rollouts run elsewhere")
 
 
 _SECRET_NAME = re.compile(
@@ -214,7 +218,7 @@ def _normalize_replicas(targets: Sequence[str]) -> list[str]:
 
 
 def _take_verbatim_name(targets: Sequence[str], name: str, base_urls: Sequence[str]) -> str:
-    """Return the name that -m gives beside --base-url."""
+    """Return the name that -m gives next to --base-url."""
     if len(targets) > 1:
         raise UsageError(f"-m {targets[0]} -m {targets[1]}: with --base-url, -m is the name of one model")
     given = targets[0] if targets else name

@@ -1,4 +1,4 @@
-"""An outage: no replica of a model answers. How long callers wait for it, and what they are told."""
+"""An outage: no replica of a model answers. How long callers wait for it, and which error they get."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Outage:
         self._since = None
 
     def skip_idle_time(self, last_call_ended: float) -> None:
-        """Restart a running clock if nothing was asked for a while."""
+        """Restart a running clock if there was no call for a while."""
         now = asyncio.get_running_loop().time()
         if self._since is not None and now - last_call_ended > min(IDLE_S, self.allowed_s):
             self._since = now
@@ -47,7 +47,7 @@ def describe_waiting(reasons: str, allowed_s: float) -> str:
 
 
 def describe_outage(
-    reasons: str, allowed_s: float, advice: str = "try again; a run goes on with `rollbook resume`"
+    reasons: str, allowed_s: float, advice: str = "try again; continue a run with `rollbook resume`"
 ) -> str:
     """Return the message of an EndpointDown."""
     lasted = f" for {allowed_s:g} s" if allowed_s else ""
@@ -56,7 +56,7 @@ def describe_outage(
 
 def describe_refusal(reasons: str) -> str:
     """Return the message of an EndpointRefused."""
-    return f"the endpoint refuses every call: {reasons}; then go on with `rollbook resume`"
+    return f"the endpoint refuses every call: {reasons}; then continue with `rollbook resume`"
 
 
 def describe_current_outage(reasons: str, seconds: float) -> str:

@@ -1,6 +1,6 @@
 """One real completion of each replica before a run starts: a wrong URL, key, path or name is found before any write.
 
-It goes through `ChatModel`, so that it sends the parameters of the real calls and waits as a run waits, but it is no
+It goes through `ChatModel`, so that it sends the parameters of the real calls and waits as a run waits, but it is not
 part of any run: nothing of it is recorded.
 """
 
@@ -95,7 +95,7 @@ def _choose_spec(models: Sequence[ChatModel]) -> ModelSpec:
     if other is None:
         return first.spec
     served = f"{first.url} serves {first.spec.name}, {other.url} serves {other.spec.name}"
-    raise UsageError(f"{served}; say which model with --model-name")
+    raise UsageError(f"{served}; choose the model with --model-name")
 
 
 def _choose_wire_names(models: Sequence[ChatModel], settings: Settings) -> dict[str, str]:

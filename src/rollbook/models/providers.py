@@ -15,7 +15,7 @@ from shlex import quote
 
 import msgspec
 
-from rollbook.core import ModelSpec, Settings
+from rollbook.core import ModelSpec, Settings, default_key_variable
 from rollbook.errors import UsageError
 from rollbook.models.model import normalize_base_url
 from rollbook.models.server_errors import MAX_COMPLETION_TOKENS
@@ -35,7 +35,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
         if not _HEADER_NAME.fullmatch(name):
             raise UsageError("--header: write NAME=ENV_VAR, as in --header api-key=AZURE_OPENAI_API_KEY")
         if not _VARIABLE_NAME.fullmatch(variable):
-            # what stands there may be the secret itself: it is not repeated
+            # the value may be the secret itself: it is not repeated
             raise UsageError(f"--header {name}=...: give the name of the variable that holds the value, not the value")
         if name.lower() in OWN_HEADERS:
             raise UsageError(f"--header {name}={variable}: {name} is set by Rollbook")
@@ -50,7 +50,7 @@ def read_headers(headers: Mapping[str, str]) -> dict[str, str]:
         if not value:
             raise UsageError(f"--header {name}={variable}: {variable} is not set; export it first")
         if not (value.isascii() and value.isprintable()):
-            raise UsageError(f"--header {name}={variable}: {variable} holds what no header can: only printable ASCII")
+            raise UsageError(f"--header {name}={variable}: {variable} is not valid in a header: use printable ASCII")
         found[name] = value
     return found
 
@@ -78,8 +78,10 @@ def advise_on_key(settings: Settings) -> str:
 
 
 def list_secrets(settings: Settings) -> list[str]:
-    """Return the variables whose values are secrets of the model or the judge."""
+    """Return the variables whose values are secrets of the model, the judge or another role."""
     names = [settings.api_key_env, settings.judge_key_env, *settings.headers.values(), *settings.judge_headers.values()]
+    for role, given in settings.roles.items():
+        names += [given.key_env or default_key_variable(role), *given.headers.values()]
     return [*dict.fromkeys(names)]
 
 
@@ -197,7 +199,7 @@ def _suggest_target(target: str) -> str:
     owner = next((each for each, row in PROVIDERS.items() if row.models and target.startswith(row.models)), None)
     close = get_close_matches(prefix.lower(), PROVIDERS, n=1, cutoff=0.7) if slash and name else []
     if prefix in PROVIDERS:
-        return f"say which model after {prefix}/"
+        return f"name the model after {prefix}/"
     meant = f"{owner}/{target}" if owner else f"{close[0]}/{name}" if close else ""
     hint = f"did you mean {meant}? " if meant else ""
     return f"{hint}write PROVIDER/NAME ({known}), or the endpoint as -m URL --model-name {quote(target)}"

@@ -10,7 +10,7 @@ completions has none for (annotations, encrypted reasoning, several summaries) i
 `items`, and comes back.
 
 The token fields that trainers look for are flat on the last item of each model call: all three or none. Tools are
-nested in `function` for chat completions and flat for the Responses API. What nobody counted in `usage` is null, not
+nested in `function` for chat completions and flat for the Responses API. What was not counted in `usage` is null, not
 zero.
 """
 
@@ -210,7 +210,7 @@ def read_output(value: JSON, where: str = "output") -> tuple[list[Message], list
     reader = _ItemReader()
     for number, item in enumerate(value):
         if not isinstance(item, dict):
-            raise UsageError(f"{where}[{number}] is no object but {item!r:.80}")
+            raise UsageError(f"{where}[{number}] is not an object but {item!r:.80}")
         reader.add(item, f"{where}[{number}]")
     reader.flush()
     return reader.messages, reader.turns
@@ -232,7 +232,7 @@ class _ItemReader:
         if kind is None:
             raise UsageError(f"{where} has neither a type nor a role")
         if not isinstance(kind, str):
-            raise UsageError(f"{where}: its type is no text but {kind!r:.80}")
+            raise UsageError(f"{where}: its type is not text but {kind!r:.80}")
         if kind in _ITEM_ORDER and (kind != "message" or item.get("role") == "assistant"):
             self._add_output({**item, "type": kind}, where)
             return
@@ -316,7 +316,7 @@ def _check_item(item: Item, where: str) -> None:
         raise UsageError(f"{where}: content is neither text nor a list of parts")
     for name in ("summary", "content") if item["type"] == "reasoning" else ():
         if not _is_parts(item.get(name) or []):
-            raise UsageError(f"{where}: {name} is no list of parts")
+            raise UsageError(f"{where}: {name} is not a list of parts")
 
 
 def _is_parts(value: JSON) -> bool:
@@ -417,7 +417,7 @@ def to_chat_tools(tools: Sequence[JSON]) -> list[JSON]:
 
 def _to_chat_tool(tool: JSON, number: int) -> JSON:
     if not isinstance(tool, dict):
-        raise UsageError(f"tools[{number}] is no object but {tool!r:.80}")
+        raise UsageError(f"tools[{number}] is not an object but {tool!r:.80}")
     if tool.get("type", "function") != "function" or "function" in tool:
         return tool
     if not isinstance(tool.get("name"), str):
@@ -430,7 +430,7 @@ def _to_chat_tool(tool: JSON, number: int) -> JSON:
 
 
 def make_usage(usage: Usage, uncounted: int | None = None) -> dict[str, JSON]:
-    """Return a response's `usage`; what nobody counted is null, not zero, unless the reader needs a number."""
+    """Return a response's `usage`; unknown counts are null, not zero, unless the reader needs a number."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": uncounted},
@@ -511,7 +511,7 @@ def make_sampling_params(sampling: Sampling) -> dict[str, JSON]:
 def read_create_params(value: JSON, where: str = CREATE_PARAMS) -> CreateParams:
     """Read a request; UsageError names what is missing, wrong or unsupported."""
     if not isinstance(value, dict):
-        raise UsageError(f"{where} is missing" if value is None else f"{where} is no object")
+        raise UsageError(f"{where} is missing" if value is None else f"{where} is not an object")
     for name in UNSUPPORTED:
         if value.get(name):
             raise UsageError(f"{where}.{name} is not supported here")
@@ -519,9 +519,9 @@ def read_create_params(value: JSON, where: str = CREATE_PARAMS) -> CreateParams:
         raise UsageError(f"{where}.input is missing or empty")
     tools = value.get("tools") or []
     if not isinstance(tools, list):
-        raise UsageError(f"{where}.tools is no list")
+        raise UsageError(f"{where}.tools is not a list")
     if not isinstance(value.get("metadata"), dict | None):
-        raise UsageError(f"{where}.metadata is no object")
+        raise UsageError(f"{where}.metadata is not an object")
     extra = _read_extra_options(value, bool(tools), where)
     return CreateParams(
         _prepend_instructions(read_items(value["input"], f"{where}.input"), value.get("instructions")),
@@ -589,18 +589,18 @@ def _parse_object(value: JSON, where: str) -> dict[str, JSON]:
     except JSON_ERRORS as error:
         raise UsageError(f"{where} is not JSON: {error}") from None
     if not isinstance(parsed, dict):
-        raise UsageError(f"{where} is no object")
+        raise UsageError(f"{where} is not an object")
     return parsed
 
 
 def _read_number(value: Mapping[str, JSON], name: str, where: str) -> float | None:
     number = value.get(name)
     if number is not None and (not isinstance(number, int | float) or isinstance(number, bool)):
-        raise UsageError(f"{where}.{name} is no number but {number!r:.80}")
+        raise UsageError(f"{where}.{name} is not a number but {number!r:.80}")
     return None if number is None else float(number)
 
 
 def _read_int(value: JSON, where: str) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise UsageError(f"{where} is no whole number but {value!r:.80}")
+        raise UsageError(f"{where} is not a whole number but {value!r:.80}")
     return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from io import BytesIO
 from typing import Literal, TypeVar
@@ -13,10 +12,11 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from rollbook.core import FAILURE_KINDS
+from rollbook.core import FAILURE_KINDS, Routing
 from rollbook.errors import ContextFull, EndpointDown, EndpointRefused, RolloutFailed
 from rollbook.models.model import join_url
 from rollbook.models.outage import Outage, describe_current_outage, describe_outage, describe_refusal
+from rollbook.models.replica_choice import ReplicaChooser
 from rollbook.models.server_errors import CONNECT, REFUSED_STATUSES, WHERE, make_bad_completion, make_http_error
 from rollbook.processes import timeout_after
 
@@ -137,14 +137,13 @@ def describe_connection_error(error: Exception) -> str:
         return f"the name {error.host} is not known: check the host in the URL"
     if isinstance(error, aiohttp.ClientSSLError):
         plain = "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error)
-        return f"TLS: {'the server speaks no TLS: give http:// instead of https://' if plain else error}"
+        return f"TLS: {'the server does not use TLS: give http:// instead of https://' if plain else error}"
     return str(error) or type(error).__name__
 
 
 MAX_STRIKES = 3
 FIRST_PROBE_S, SLOWEST_PROBE_S = 0.25, 5.0
 TRIAL_S = 5.0
-STICKY = 16_384
 
 T = TypeVar("T")
 
@@ -173,7 +172,7 @@ SHOW_OUTAGE_AFTER_S = 1.0
 
 
 class Router:
-    """Sends calls to the least loaded replica, keeping a rollout on its replica; takes failing ones out and back in.
+    """Sends each call to a replica (see `ReplicaChooser`); takes failing ones out and back in.
 
     A replica that cannot be reached, or that failed three times in a row, is taken out. `probe` returns why it still
     fails, or None; one that answers probes but failed calls is used again only after one successful call on trial,
@@ -183,7 +182,11 @@ class Router:
     """
 
     def __init__(
-        self, replicas: Sequence[Replica], probe: Callable[[Replica], Awaitable[str | None]], outage_s: float
+        self,
+        replicas: Sequence[Replica],
+        probe: Callable[[Replica], Awaitable[str | None]],
+        outage_s: float,
+        routing: Routing = "affinity",
     ) -> None:
         self.replicas = list(replicas)
         self._health = {replica: ReplicaHealth() for replica in replicas}
@@ -192,7 +195,7 @@ class Router:
         self._active_calls = 0
         self._last_call_ended = 0.0
         self._changed = asyncio.Event()
-        self._sticky: OrderedDict[str, Replica] = OrderedDict()
+        self._chooser = ReplicaChooser[Replica](routing)
         self._probe_tasks: dict[Replica, asyncio.Task[None]] = {}
         self._waiting_ended = False
         self.answered = False
@@ -215,21 +218,21 @@ class Router:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def send(self, rollout: str, call: Callable[[Replica], Awaitable[T]]) -> T:
-        """Make one call, on the replica chosen for the rollout."""
+    async def send(self, rollout: str, call: Callable[[Replica], Awaitable[T]], group: str = "") -> T:
+        """Make one call, on the replica chosen for the rollout and its group."""
         if not self._active_calls:
             self._outage.skip_idle_time(self._last_call_ended)
         self._active_calls += 1
         try:
-            return await self._send(rollout, call)
+            return await self._send(rollout, group, call)
         finally:
             self._active_calls -= 1
             self._last_call_ended = asyncio.get_running_loop().time()
 
-    async def _send(self, rollout: str, call: Callable[[Replica], Awaitable[T]]) -> T:
+    async def _send(self, rollout: str, group: str, call: Callable[[Replica], Awaitable[T]]) -> T:
         trials = 0
         while True:
-            replica = self._choose(rollout) or await self._wait(rollout)
+            replica = self._choose(rollout, group) or await self._wait(rollout, group)
             health = self._health[replica]
             epoch, on_trial = health.epoch, health.state == "trial"
             if on_trial:
@@ -270,32 +273,24 @@ class Router:
         if replica not in self._probe_tasks:
             self._probe_tasks[replica] = asyncio.create_task(self._probe_until_healthy(replica, health, wait_s))
 
-    def _choose(self, rollout: str) -> Replica | None:
+    def _choose(self, rollout: str, group: str) -> Replica | None:
         if len(self.replicas) == 1:
             return self.replicas[0] if self._accepts_calls(self.replicas[0]) else None
-        trial = next((r for r in self.replicas if self._health[r].state == "trial" and self._accepts_calls(r)), None)
-        sticky = self._sticky.get(rollout)
-        if trial is None and sticky is not None and self._accepts_calls(sticky):
-            self._sticky.move_to_end(rollout)
-            return sticky
-        available = (replica for replica in self.replicas if self._accepts_calls(replica))
-        chosen = trial or min(available, key=lambda replica: replica.in_flight, default=None)
-        if chosen is not None:
-            self._remember(rollout, chosen)
-        return chosen
+        available = [replica for replica in self.replicas if self._accepts_calls(replica)]
+        if not available:
+            return None
+        trial = next((replica for replica in available if self._health[replica].state == "trial"), None)
+        if trial is None:
+            return self._chooser.choose(rollout, group, available)
+        self._chooser.remember(rollout, trial)  # one call tries it; the group of that call stays where it is
+        return trial
 
     def _accepts_calls(self, replica: Replica) -> bool:
         health = self._health[replica]
         return health.state == "in" or (health.state == "trial" and not health.testing)
 
-    def _remember(self, rollout: str, replica: Replica) -> None:
-        self._sticky[rollout] = replica
-        self._sticky.move_to_end(rollout)
-        if len(self._sticky) > STICKY:
-            self._sticky.popitem(last=False)
-
-    async def _wait(self, rollout: str) -> Replica:
-        while (replica := self._choose(rollout)) is None:
+    async def _wait(self, rollout: str, group: str) -> Replica:
+        while (replica := self._choose(rollout, group)) is None:
             self._raise_if_refused()
             left = self._outage.left_s()
             if left <= 0 or self._waiting_ended:

@@ -160,7 +160,7 @@ def find_refused_parameter(raw: bytes, sent: Collection[str]) -> RefusedParamete
     for sentence in _SENTENCE_END.split(text):
         named = [name for name in sent if _names_parameter(sentence, name)] if _REFUSAL.search(sentence) else []
         if named:
-            # Of several that exclude each other, the last one is the easiest to do without: top_p beside temperature.
+            # Of several that exclude each other, the last one is the easiest to do without: top_p next to temperature.
             return RefusedParameter(max(named, key=sentence.rfind), bool(_VALUE.search(sentence)))
     wanted = (name for name in sent if _ADVICE.search(text) and _names_parameter(text, OTHER_NAMES.get(name, "")))
     return next((RefusedParameter(name) for name in wanted if name not in text), None)

@@ -27,8 +27,8 @@ FIRST_VERSION_WITH_IDS = (0, 27)
 MAX_REASONS = 16
 """How many reasons are reported; a server may word the same one differently every time."""
 
-EDITED = "the conversation does not go on from the last answer as it was given"
-NOT_TEXT = "what is new is not only text of the user, the system and tools"
+EDITED = "the conversation does not continue from the unchanged last answer"
+NOT_TEXT = "the new messages are not only text of the user, the system and tools"
 IGNORED = "the server answered another prompt than the ids it was given"
 NEEDS_PARSERS = "a server before vLLM 0.27 takes ids only where neither tools nor reasoning are to be parsed"
 STAND_IN_ANSWER = "Yes!"
@@ -143,7 +143,7 @@ class PromptContinuer:
     def _report_once(self, why: str) -> None:
         if why not in self._reported and len(self._reported) < MAX_REASONS:
             self._reported.add(why)
-            self._say(f"not continued in its tokens, so that it may fork: {why}")
+            self._say(f"a turn did not continue the earlier token ids and may fork: {why}")
 
 
 def find_new_messages(previous: AnsweredCall, messages: Sequence[Message]) -> Sequence[Message] | Unproven:

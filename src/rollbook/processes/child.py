@@ -173,10 +173,13 @@ class Child:
                 os.killpg(self.pid, number)
 
     def _read_tail(self) -> bytes:
-        end = os.fstat(self._log).st_size
-        # A log that several share may have been cut since, to before where this child began.
-        start = max(self._log_start if self._log_start <= end else 0, end - TAIL_BYTES)
-        return os.pread(self._log, end - start, start)
+        try:
+            end = os.fstat(self._log).st_size
+            # A log that several share may have been cut since, to before where this child began.
+            start = max(self._log_start if self._log_start <= end else 0, end - TAIL_BYTES)
+            return os.pread(self._log, end - start, start)
+        except OSError as error:  # the end of the child must be noticed whatever the disk does
+            return f"its log cannot be read: {error.strerror}".encode()
 
 
 def _open_log(path: Path | None) -> int:
@@ -251,7 +254,7 @@ async def _read_published(child: Child, fd: int, timeout_s: float, name: str) ->
     try:
         return decode(line)
     except JSON_ERRORS as error:
-        raise ChildFailed(f"{name} published what is not JSON: {error}") from None
+        raise ChildFailed(f"{name} published invalid JSON: {error}") from None
 
 
 async def _read_first_line(child: Child, fd: int) -> bytes | None:

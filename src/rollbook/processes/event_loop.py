@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ def make_blocking(prepare: Callable[P, Work[T]], name: str) -> Callable[P, T]:
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         return run_blocking(prepare(*args, **kwargs))
 
-    call.__name__ = call.__qualname__ = name
+    _describe_call(call, prepare, name)
     return call
 
 
@@ -47,8 +48,17 @@ def make_awaitable(prepare: Callable[P, Work[T]], name: str) -> Callable[P, Coro
     async def call(*args: P.args, **kwargs: P.kwargs) -> T:
         return await prepare(*args, **kwargs)()
 
-    call.__name__ = call.__qualname__ = name
+    _describe_call(call, prepare, name)
     return call
+
+
+def _describe_call(call: Callable[..., object], prepare: Callable[..., object], name: str) -> None:
+    """Give a function its name, and a signature that returns what the work returns, for help() and editors."""
+    signature = inspect.signature(prepare)
+    result = str(signature.return_annotation).removeprefix("Work[").removesuffix("]")
+    call.__name__ = call.__qualname__ = name
+    call.__annotations__ = {**prepare.__annotations__, "return": result}
+    call.__signature__ = signature.replace(return_annotation=result)  # type: ignore[attr-defined]
 
 
 def run_blocking(work: Work[T]) -> T:
@@ -71,7 +81,7 @@ def _run_in_thread(work: Work[T]) -> T:
         result = pool.submit(run_event_loop, run)
         try:
             return result.result()
-        except KeyboardInterrupt:  # raised in this thread: the work is told, and the pool waits for its end
+        except KeyboardInterrupt:  # raised in this thread: the work is notified, and the pool waits for its end
             loop, task = started.result(START_S)
             if task is not None:
                 loop.call_soon_threadsafe(task.cancel)
@@ -88,7 +98,7 @@ async def run_to_completion(work: Callable[[], T]) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled:
-        done.exception()  # nobody else will ask for it
+        done.exception()  # no one else will read it
         raise cancelled
     return done.result()
 

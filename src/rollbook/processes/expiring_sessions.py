@@ -1,4 +1,4 @@
-"""Sessions that clients hold and rarely close: a bounded number, closed when nobody uses them.
+"""Sessions that clients hold and rarely close: a bounded number, closed when unused.
 
 `SessionTable` records which sessions are in use, which are idle and which have expired. It has no lock and closes
 nothing, so its owner can be an event loop (`ExpiringSessions`) or threads that share a lock.
@@ -53,7 +53,7 @@ class SessionTable(Generic[T]):
         return self._entries.get(name)
 
     def add(self, name: str, value: T) -> SessionEntry[T]:
-        """Add a session that nobody uses yet."""
+        """Add a session that is not in use yet."""
         entry = self._entries[name] = SessionEntry(value)
         return entry
 
@@ -70,7 +70,7 @@ class SessionTable(Generic[T]):
         return None if entry is None else entry.value
 
     def find_idle(self, idle_s: float = 0.0) -> str | None:
-        """Return the name of a session that nobody has used for so long."""
+        """Return the name of a session that was unused for so long."""
         latest = time.monotonic() - idle_s
         return next((name for name, one in self._entries.items() if not one.users and one.last_used <= latest), None)
 
@@ -80,7 +80,7 @@ class SessionTable(Generic[T]):
 
 
 class ExpiringSessions(Generic[T]):
-    """Sessions on an event loop. `close` is called with one that ends, or that nobody has used for `idle_timeout_s`.
+    """Sessions on an event loop. `close` is called with one that ends, or that was unused for `idle_timeout_s`.
 
     `not_found` is what a request is answered that names none; `exclusive` lets one request at a time use a session.
     """

@@ -19,7 +19,7 @@ async def serve_app(
 ) -> None:
     """Serve until SIGINT or SIGTERM; `on_ready` is called with the address once requests are accepted.
 
-    With `cancel_on_disconnect`, a client that hangs up cancels its request.
+    With `cancel_on_disconnect`, a client that closes the connection cancels its request.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=cancel_on_disconnect)
     await serve_runner(runner, host, port, on_ready, f"--host {host} --port {port}")
@@ -50,10 +50,10 @@ async def read_json_object(request: web.Request, timeout_s: float | None = None)
         body = await request.read()
     try:
         value = decode(body)
-    except (RecursionError, *JSON_ERRORS) as error:
+    except JSON_ERRORS as error:
         raise UsageError(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UsageError("the body is no JSON object")
+        raise UsageError("the body is not a JSON object")
     return value
 
 

@@ -2,7 +2,7 @@
 
     python -m rollbook.processes.supervisor FD NAMES COMMAND...
 
-The command reads and writes the inherited socket FD, and sees only the environment variables NAMES. When nobody holds
+The command reads and writes the inherited socket FD, and sees only the environment variables NAMES. When no one holds
 the other end of the socket any more, the command has a moment to end; then all that it started is killed.
 """
 
@@ -53,7 +53,7 @@ def run_supervised(socket: int, variables: Sequence[str], command: Sequence[str]
 
 
 def kill_when_abandoned(socket: int, pid: int) -> None:
-    """Wait until nobody holds the other end of the socket, give the command a moment, kill what is left."""
+    """Wait until no process holds the other end of the socket, give the command a moment, kill what is left."""
     hang_up = select.poll()
     hang_up.register(socket, 0)
     while not hang_up.poll(LOG_CHECK_S * 1000):

@@ -9,6 +9,7 @@ from rollbook._exports import export_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.reports.compare import ComparedRun, RunComparison, check_and_pair, compare_run_data, compare_runs
+    from rollbook.reports.curation import write_curated
     from rollbook.reports.export import (
         PASSING_FILTER,
         CountedRollouts,
@@ -17,13 +18,27 @@ if TYPE_CHECKING:
         export_rollouts,
         rollout_facts,
     )
+    from rollbook.reports.hub_upload import HubUpload, upload_rollouts
     from rollbook.reports.journal_columns import JournalColumns, read_journal_columns, renumber_columns
+    from rollbook.reports.leaderboard import (
+        LEADERBOARD_FILE,
+        MODELS_FILE,
+        Leaderboard,
+        LeaderboardRow,
+        format_p,
+        is_model_folder,
+        make_incomplete,
+        make_leaderboard,
+        rank_models,
+        read_model_names,
+    )
     from rollbook.reports.loaded_run import Run, load
-    from rollbook.reports.profile import ProfileRows, profile_lines
+    from rollbook.reports.profile import ProfileFile, ProfileRows, profile_lines, write_profile
     from rollbook.reports.report import (
         Report,
         RunData,
         build_report,
+        check_measures,
         describe_damage,
         has_live_worker,
         make_report,
@@ -32,6 +47,8 @@ if TYPE_CHECKING:
         write_report,
     )
     from rollbook.reports.run_columns import RunColumns, group_by_run, read_all_columns
+    from rollbook.reports.run_tables import make_html_table
+    from rollbook.reports.server_use import CacheUse, Tail, describe_tail
     from rollbook.reports.table_files import (
         check_suffix,
         read_table,
@@ -44,40 +61,60 @@ else:
     __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
+    "LEADERBOARD_FILE",
+    "MODELS_FILE",
     "PASSING_FILTER",
+    "CacheUse",
     "ComparedRun",
     "CountedRollouts",
     "ExportCounts",
+    "HubUpload",
     "JournalColumns",
+    "Leaderboard",
+    "LeaderboardRow",
+    "ProfileFile",
     "ProfileRows",
     "Report",
     "Run",
     "RunColumns",
     "RunComparison",
     "RunData",
+    "Tail",
     "build_report",
     "check_and_pair",
     "check_filter_names",
+    "check_measures",
     "check_suffix",
     "compare_run_data",
     "compare_runs",
     "describe_damage",
+    "describe_tail",
     "export_rollouts",
+    "format_p",
     "group_by_run",
     "has_live_worker",
+    "is_model_folder",
     "load",
+    "make_html_table",
+    "make_incomplete",
+    "make_leaderboard",
     "make_report",
     "make_shortfall",
     "profile_lines",
+    "rank_models",
     "read_all_columns",
     "read_cost",
     "read_journal_columns",
+    "read_model_names",
     "read_table",
     "renumber_columns",
     "replace_file",
     "rollout_facts",
+    "upload_rollouts",
     "write_atomically",
+    "write_curated",
     "write_lines_atomically",
+    "write_profile",
     "write_report",
     "write_table",
 ]

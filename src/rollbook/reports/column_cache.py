@@ -31,7 +31,7 @@ MIN_CACHED_BYTES = 1 << 20
 """A smaller journal is read as fast as its cache."""
 
 DIGEST_BYTES = sha256().digest_size
-LINE_ARRAYS = ("sample", "attempt", "starts", "ends", "damaged")
+LINE_ARRAYS = ("sample", "attempt", "starts", "cached", "ends", "damaged")
 PART_ARRAYS = ("place", "name", "value")
 
 

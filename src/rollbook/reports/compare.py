@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -12,7 +13,13 @@ from rollbook.book import Book
 from rollbook.core import JSON, JSON_ERRORS, EnvironmentSpec, encode
 from rollbook.errors import BookError, UsageError
 from rollbook.reports.report import RunData
-from rollbook.stats import PASS_THRESHOLD, Comparison, Ints, PairedRun, compare_columns
+from rollbook.reports.run_tables import import_arrow, make_html_table, make_pandas_frame, make_polars_frame
+from rollbook.stats import PASS_THRESHOLD, Comparison, Difference, Ints, PairedRun, compare_columns
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
 
 
 class ComparedRun(msgspec.Struct, frozen=True):
@@ -27,18 +34,73 @@ class ComparedRun(msgspec.Struct, frozen=True):
     live: bool
 
 
+COMPARISON_COLUMNS = ("number", "a", "b", "difference", "low", "high", "tasks")
+
+
 class RunComparison(msgspec.Struct, frozen=True):
-    """Two runs and their comparison. `notes` lists what a reader has to take into account."""
+    """Two runs and their comparison. `notes` lists what a reader has to take into account.
+
+    Its table has a row for each number, those of the scores first, then those of a rollout's tokens and time:
+    `number a b difference low high tasks`, where `low` and `high` bound the paired 95% interval of the difference.
+    """
 
     a: ComparedRun
     b: ComparedRun
     notes: list[str]
     comparison: Comparison
 
+    def rows(self) -> list[dict[str, str | float | int | None]]:
+        """Return the rows of the table."""
+        numbers = {**self.comparison.metrics, **self.comparison.costs}
+        return [_make_row(name, each) for name, each in numbers.items()]
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return the table as a Polars data frame."""
+        return make_polars_frame(self._make_table)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the table as a pandas data frame."""
+        return make_pandas_frame(self._make_table)
+
+    def _make_table(self) -> pyarrow.Table:
+        arrow = import_arrow()
+        kinds = {"number": arrow.string(), "tasks": arrow.int64()}
+        schema = arrow.schema({name: kinds.get(name, arrow.float64()) for name in COMPARISON_COLUMNS})
+        table: pyarrow.Table = arrow.Table.from_pylist(self.rows(), schema)
+        return table
+
+    def __repr__(self) -> str:
+        table = [COMPARISON_COLUMNS, *(tuple(map(_format_cell, row.values())) for row in self.rows())]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ("  ".join(map(str.rjust, row, widths)) for row in table)
+        return "\n".join([*self._describe(), *lines])
+
+    def _repr_html_(self) -> str:
+        cells = [[_format_cell(cell) for cell in row.values()] for row in self.rows()]
+        return make_html_table(self._describe(), COMPARISON_COLUMNS, cells)
+
+    def _describe(self) -> list[str]:
+        sides = [f"{name}: {run.path}: {run.model}" for name, run in (("a", self.a), ("b", self.b))]
+        p = self.comparison.permutation_p
+        tested = "" if p is None else f", permutation test p = {p:.4f}"
+        counts = f"b is better on {self.comparison.better} tasks, worse on {self.comparison.worse}{tested}"
+        return [*sides, *self.notes, counts]
+
     def json(self) -> dict[str, JSON]:
         """Return the comparison as plain JSON."""
         plain: dict[str, JSON] = msgspec.to_builtins(self)
         return plain
+
+
+def _make_row(name: str, each: Difference) -> dict[str, str | float | int | None]:
+    low, high = each.interval or (None, None)
+    return dict(zip(COMPARISON_COLUMNS, (name, each.a, each.b, each.difference, low, high, each.tasks), strict=True))
+
+
+def _format_cell(cell: str | float | int | None) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
 
 
 class TaskPairing(msgspec.Struct, frozen=True):
@@ -104,7 +166,7 @@ def check_and_pair(a: Book, b: Book, *, common: bool, label: str = "B") -> tuple
     if pairing.differs:
         shared = f"{len(pairing.names)} in common"
         if not common or not pairing.names:
-            way = "; go on with those: --common" if pairing.names else ""
+            way = "; compare those with --common" if pairing.names else ""
             raise UsageError(f"{a.path} and {b.path} do not have the same tasks: {pairing.differs}; {shared}{way}")
         notes.append(f"task sets differ: {pairing.differs}; {shared} compared")
     return pairing, notes + differing
@@ -130,7 +192,7 @@ def compare_run_data(
         notes += [f"{side} is still running"] if read.live else []
         notes += [f"{side} holds scores of two verifiers"] if read.book.manifest.mixed else []
     if threshold != PASS_THRESHOLD:
-        notes.append(f"a rollout passes from a reward of {threshold:g}")
+        notes.append(f"a rollout passes with a reward of at least {threshold:g}")
     return RunComparison(describe_run(one), describe_run(two), notes, made)
 
 
@@ -153,6 +215,11 @@ def check_environments(a: Book, b: Book, label: str = "B") -> list[str]:
     differ = {name: how for name in one if (how := _environment_difference(name, one[name], two[name]))}
     judges = [book.manifest.judge.name if book.manifest.judge else "no judge" for book in (a, b)]
     judged = [f"A has {judges[0]}, {label} {judges[1]}"] if a.manifest.judge != b.manifest.judge else []
+    for role in sorted({*a.manifest.roles, *b.manifest.roles}):
+        specs = [book.manifest.roles.get(role) for book in (a, b)]
+        if specs[0] != specs[1]:
+            names = [spec.model.name if spec else "no model" for spec in specs]
+            judged.append(f"in the role {role} A has {names[0]}, {label} {names[1]}")
     if again := _rescored_note(a, b, label):
         return [f"{again}{_verifier_note(name, a, b, differ)}" for name in one] + judged
     return [f"the {how}" for how in differ.values()] + judged

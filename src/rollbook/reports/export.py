@@ -1,4 +1,4 @@
-"""Export rollouts from a book: whole rows, or conversations for fine-tuning. Gym's files are in `rollbook.gym`."""
+"""Export rollouts from a book: whole rows, flat rows, or conversations to fine-tune on. Gym's files: `rollbook.gym`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import msgspec
 from rollbook.book import Book, CountedLines, rollouts
 from rollbook.core import JSON, Rollout, Score, encode
 from rollbook.errors import UsageError
-from rollbook.reports.table_files import ColumnKind, write_atomically, write_lines_atomically, write_parquet
+from rollbook.reports.table_files import (
+    PART_PREFIX,
+    ColumnKind,
+    write_atomically,
+    write_csv,
+    write_lines_atomically,
+    write_parquet,
+)
 from rollbook.stats import Expression
 
 BATCH_ROWS = 1000
@@ -55,12 +62,13 @@ def rollout_facts(rollout: Rollout) -> dict[str, JSON]:
 
 def check_filter_names(book: Book, keep: Expression) -> None:
     """Refuse a filter with a name that no rollout has; a part that only some have is null for the others."""
-    known = set(FACTS)
-    if keep.names <= known:
-        return
-    for _, _, line in CountedLines(book, PartsLine):
-        known |= line.parts.keys()
-    keep.check_names(known)
+    if not keep.names <= set(FACTS):
+        keep.check_names({*FACTS, *read_part_names(book)})
+
+
+def read_part_names(book: Book) -> list[str]:
+    """Return the names of all reward parts of a run, sorted."""
+    return sorted({name for _, _, line in CountedLines(book, PartsLine) for name in line.parts})
 
 
 class PartsLine(msgspec.Struct, frozen=True):
@@ -98,6 +106,21 @@ def full_row(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
     }
 
 
+FLAT_COLUMNS = (
+    *("task", "sample", "env", "model", "seed", "reward", "answer", "expected", "prompt_tokens"),
+    *("completion_tokens", "turns", "truncated", "seconds"),
+)
+"""The columns of CSV, before one for each reward part."""
+
+
+def flat_row(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
+    """Return a rollout as one row without its conversation; `turns` is their number."""
+    assert rollout.score is not None
+    whole = full_row(rollout, row, model)
+    flat = {name: whole[name] for name in FLAT_COLUMNS} | {"turns": len(rollout.turns)}
+    return flat | {PART_PREFIX + name: value for name, value in rollout.score.parts.items()}
+
+
 def sft_row(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
     """Return a conversation to fine-tune on, with its task, sample and reward."""
     return {
@@ -111,6 +134,7 @@ def sft_row(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
 ROW_MAKERS: dict[str, Callable[[Rollout, int, str], dict[str, JSON]]] = {
     "jsonl": full_row,
     "parquet": full_row,
+    "csv": flat_row,
     "sft": sft_row,
 }
 
@@ -130,11 +154,12 @@ class CountedRollouts:
 def make_rows(
     book: Book, shape: str, keep: Expression | None, selected: Iterable[Rollout]
 ) -> Iterator[dict[str, JSON]]:
-    """Yield a row for every scored rollout that passes the filter."""
+    """Yield a row for every scored rollout that passes the filter, with the data of its images and sounds in it."""
     make, name = ROW_MAKERS[shape], book.manifest.model.name
     for rollout in selected:
         if keep is None or keep.matches(dict.fromkeys(keep.names) | rollout_facts(rollout)):
-            yield make(rollout, book.tasks.rows[rollout.task.id], name)
+            shown = msgspec.structs.replace(rollout, messages=list(book.media.expand(rollout.messages)))
+            yield make(shown, book.tasks.rows[rollout.task.id], name)
 
 
 class ExportCounts(msgspec.Struct, frozen=True):
@@ -157,9 +182,12 @@ def export_rollouts(run: str | Path, shape: str, out: Path, keep: Expression | N
         keep = Expression(PASSING_FILTER)
     if keep is not None:
         check_filter_names(book, keep)
-    seen = CountedRollouts(rollouts(book, tokens=shape != "sft"))
+    seen = CountedRollouts(rollouts(book, tokens=shape in ("jsonl", "parquet")))
     rows = make_rows(book, shape, keep, seen)
-    if shape == "parquet":
+    if shape == "csv":
+        names = [*FLAT_COLUMNS, *(PART_PREFIX + name for name in read_part_names(book))]
+        written = write_atomically(out, lambda aside: write_csv(aside, names, rows))
+    elif shape == "parquet":
         written = write_atomically(
             out, lambda aside: write_parquet(aside, COLUMN_KINDS, rows, BATCH_ROWS, "--format parquet")
         )

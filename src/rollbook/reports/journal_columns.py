@@ -34,6 +34,7 @@ MINUS = "\u2212"
 TRUNCATED, CUT = 1, 2
 TRUNCATED_REASONS = {"length": CUT, "context_length": TRUNCATED}
 UNKNOWN_TASK = -1
+NOT_REPORTED = -1
 
 
 BoundedCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
@@ -42,6 +43,8 @@ BoundedCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 class _Turn(msgspec.Struct, gc=False):
     finish_reason: str
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct, gc=False):
@@ -73,9 +76,10 @@ class _ScoredLine(msgspec.Struct, gc=False):
 class JournalColumns:
     """The lines of a file: `columns` refers to answers and parts by their indices in `answers` and `parts`.
 
-    A task that is not in the book has the row UNKNOWN_TASK. `starts` are the times at which the rollouts began, `ends`
-    the offsets just behind the lines, `damaged` those behind lines that were skipped; `extents` the extents of the file
-    now, at every size at which it was sealed.
+    A task that is not in the book has the row UNKNOWN_TASK. `starts` are the times at which the rollouts began,
+    `cached` how many tokens of their prompts the server had cached, or NOT_REPORTED, `ends` the offsets just behind the
+    lines, `damaged` those behind lines that were skipped; `extents` the extents of the file now, at every size at which
+    it was sealed.
     """
 
     path: Path
@@ -86,6 +90,7 @@ class JournalColumns:
     sample: Ints
     attempt: Ints
     starts: Floats
+    cached: Ints
     ends: Ints
     damaged: Ints
 
@@ -95,7 +100,7 @@ class JournalColumns:
 
 
 def renumber_columns(journal: JournalColumns, answers: TextIds, parts: TextIds) -> Columns:
-    """Return the columns of a journal with the numbers of a run for answers and parts; an empty text is no answer."""
+    """Return the columns of a journal with the numbers of a run for answers and parts; empty text is not an answer."""
     columns = journal.columns
     numbers = np.array([*(answers[text] if text else NO_ANSWER for text in journal.answers), NO_ANSWER], np.int32)
     names = np.array([parts[name] for name in journal.parts], np.int32)
@@ -113,6 +118,7 @@ class _ColumnBuilder:
         self.samples: list[Ints] = []
         self.attempts: list[Ints] = []
         self.starts: list[Floats] = [np.zeros(0)]
+        self.cached: list[Ints] = [np.zeros(0, np.int64)]
         self.ends: list[Ints] = []
         self.damaged: list[Ints] = []
 
@@ -121,6 +127,7 @@ class _ColumnBuilder:
         self.samples.append(np.array([line.sample for line in lines], np.int64))
         self.attempts.append(np.array([line.attempt for line in lines], np.int64))
         self.starts.append(np.array([line.timing.start for line in lines], np.float64))
+        self.cached.append(np.array([_sum_cached(line.turns) for line in lines], np.int64))
         self.columns.append(self._columns(lines))
 
     def _columns(self, lines: Sequence[_ScoredLine]) -> Columns:
@@ -156,8 +163,25 @@ class _ColumnBuilder:
         sample, attempt, ends, damaged = (np.concatenate(each or none) for each in by_line)
         answers = [normalize_answer(text) for text in self.answers.texts]
         columns = merge_columns(self.columns)
-        starts = np.concatenate(self.starts)
-        return JournalColumns(path, extents, answers, self.parts.texts, columns, sample, attempt, starts, ends, damaged)
+        return JournalColumns(
+            path,
+            extents,
+            answers,
+            self.parts.texts,
+            columns,
+            sample,
+            attempt,
+            np.concatenate(self.starts),
+            np.concatenate(self.cached),
+            ends,
+            damaged,
+        )
+
+
+def _sum_cached(turns: Sequence[_Turn]) -> int:
+    """Return the cached tokens of all prompts; some servers report more than a prompt has."""
+    told = [min(turn.cached_tokens, turn.prompt_tokens) for turn in turns if turn.cached_tokens is not None]
+    return max(0, sum(told)) if told else NOT_REPORTED
 
 
 class _PartNumbers(dict[tuple[str, ...], list[int]]):

@@ -18,6 +18,7 @@ from rollbook.reports.journal_columns import JournalColumns
 from rollbook.stats import NO_ANSWER, Bools, Columns, Floats, Ints, merge_columns
 
 EMPTY: Ints = np.zeros(0, np.int64)
+NO_TIMES: Floats = np.zeros(0)
 
 
 class LineSelector:
@@ -125,6 +126,8 @@ class RankedLines:
     attempt: Ints
     ends: Ints
     path: Path
+    starts: Floats
+    cached: Ints
 
 
 def select_one_per_key(pieces: Sequence[RankedLines], texts: Sequence[str]) -> int:
@@ -151,6 +154,8 @@ def select_one_per_key(pieces: Sequence[RankedLines], texts: Sequence[str]) -> i
             p.attempt[mine],
             EMPTY,
             p.path,
+            p.starts,
+            p.cached,
         )
         for p, mine in zip(pieces, np.split(doubled, cuts), strict=True)
     ]

@@ -5,18 +5,26 @@ Rollouts, groups and failures are read from the files while they are iterated; n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from html import escape
 from itertools import tee
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollbook.book import Book, FinalFailures, LineIndex, iterate_parts, rollouts
 from rollbook.core import Failure, Group, Rollout, Task
 from rollbook.errors import UsageError
 from rollbook.reports.report import Report, RunData, build_report
-from rollbook.reports.run_tables import ReadState, TableName, describe_state, make_table
+from rollbook.reports.run_tables import (
+    ReadState,
+    TableName,
+    describe_state,
+    make_pandas_frame,
+    make_polars_frame,
+    make_table,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -24,15 +32,15 @@ if TYPE_CHECKING:
     import pyarrow
     from matplotlib.figure import Figure
 
-    from rollbook.stats import Metrics
 
-
-def load(path: str | Path) -> Run:
+def load(path: str | PathLike[str]) -> Run:
     """Return a run directory as an object: its numbers, its rollouts, and tables of them.
 
     What was read once is not read again: load a run that is still working again for newer numbers.
     """
-    return Run(path)
+    if not isinstance(path, str | PathLike):
+        raise UsageError(f"load({path!r}): give the path of a run directory, or what run returned")
+    return Run(Path(path))
 
 
 class Run:
@@ -41,6 +49,9 @@ class Run:
     def __init__(self, path: str | Path) -> None:
         self.book = Book(path)
         self.path = self.book.path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
     @cached_property
     def _read(self) -> ReadState:
@@ -71,8 +82,9 @@ class Run:
     def groups(self) -> Iterator[Group]:
         """Yield the rollouts of each task together, scored and failed ones; a task without any is left out."""
         index = LineIndex(self.book)
+        planned = [(rows, samples) for rows, samples, *_ in iterate_parts(self.book)]
         for row, task in enumerate(self.book.tasks):
-            samples = sorted(each for rows, parts, *_ in iterate_parts(self.book) if row in rows for each in parts)
+            samples = sorted(each for rows, samples in planned if row in rows for each in samples)
             found = [rollout for sample in samples if (rollout := index.read(task.id, sample))]
             if found:
                 yield Group(task, found)
@@ -92,21 +104,11 @@ class Run:
 
     def to_polars(self, table: TableName = "rollouts") -> polars.DataFrame:
         """Return a table as a Polars data frame."""
-        try:
-            import polars
-        except ImportError:
-            raise UsageError("to_polars needs Polars: pip install 'rollbook[dataframes]'") from None
-        frame = polars.from_arrow(self.to_arrow(table))
-        assert isinstance(frame, polars.DataFrame)
-        return frame
+        return make_polars_frame(lambda: self.to_arrow(table))
 
     def to_pandas(self, table: TableName = "rollouts") -> pandas.DataFrame:
         """Return a table as a pandas data frame."""
-        try:
-            import pandas  # noqa: F401
-        except ImportError:
-            raise UsageError("to_pandas needs pandas: pip install 'rollbook[dataframes]'") from None
-        return self.to_arrow(table).to_pandas()
+        return make_pandas_frame(lambda: self.to_arrow(table))
 
     def plot(self) -> Figure:
         """Draw pass@k with its interval, the rewards and the tokens of an answer."""
@@ -115,33 +117,14 @@ class Run:
         return draw_run(self.report, self._data.scored.columns)
 
     def __repr__(self) -> str:
-        report = self.report
-        first = f"Run({str(self.path)!r}): {self.model} on {', '.join(report.environments)}"
-        return f"{first}\n{_describe_counts(report)}"
+        return f"Run({str(self.path)!r}): {self._show(Report.describe)}"
 
     def _repr_html_(self) -> str:
-        header = "".join(f"<th>{escape(name)}</th>" for name in _table_row(self.report.overall))
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in _table_row(metrics).values()) + "</tr>"
-            for metrics in self.report.environments.values()
-        )
-        caption = f"{escape(str(self.path))}: {escape(self.model)}<br>{escape(_describe_counts(self.report))}"
-        return f"<p>{caption}</p><table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table>"
+        return self._show(Report._repr_html_, escape)
 
-
-def _describe_counts(report: Report) -> str:
-    failed = sum(report.failed.values())
-    mean = "-" if report.overall.mean is None else f"{report.overall.mean:.3f}"
-    passed = "-" if 1 not in report.overall.pass_at else f"{report.overall.pass_at[1]:.3f}"
-    counts = f"{report.scored} of {report.requested} scored, {failed} failed, {report.pending} pending"
-    return f"{counts}; mean reward {mean}, pass@1 {passed}"
-
-
-def _table_row(metrics: Metrics) -> dict[str, Any]:
-    numbers = {"mean": metrics.mean} | {f"pass@{k}": value for k, value in metrics.pass_at.items()}
-    named = {name: "-" if value is None else f"{value:.3f}" for name, value in numbers.items()}
-    return {
-        "environment": metrics.env,
-        "tasks": metrics.tasks,
-        "scored": f"{metrics.scored}/{metrics.requested}",
-    } | named
+    def _show(self, form: Callable[[Report], str], escape: Callable[[str], str] = str) -> str:
+        """Return a form of the report; of a run that is damaged or gone, why it cannot be read."""
+        try:
+            return form(self.report)
+        except Exception as error:  # noqa: BLE001 - debuggers and notebooks call repr, which must not raise
+            return escape(f"cannot be read: {' '.join(str(error).split())}")

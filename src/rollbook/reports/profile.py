@@ -10,8 +10,8 @@ import msgspec
 from rollbook.book import TaskFile
 from rollbook.core import JSON, JSON_ERRORS, decode, encode
 from rollbook.errors import BookError, UsageError
-from rollbook.reports.report import RunData
-from rollbook.reports.table_files import ColumnKind, value_kind, widest_kind
+from rollbook.reports.report import RunData, check_measures
+from rollbook.reports.table_files import ColumnKind, check_suffix, value_kind, widest_kind, write_table
 from rollbook.stats import PASS_THRESHOLD, TaskProfile
 
 PROFILE_FIELD = "profile"
@@ -72,7 +72,7 @@ class ProfileRows:
                 if clash in TASK_COLUMNS
                 else f"name the numbers apart: --prefix {self.prefix}run_"
             )
-            raise UsageError(f"task {task.id!r} has a field {clash!r} of its own; {way}")
+            raise UsageError(f"task {task.id!r} already has a field {clash!r}; {way}")
         env = {"env": task.env} if self._several else {}
         return {"id": task.id, "messages": task.messages, "answer": task.answer, **env, **own}
 
@@ -115,6 +115,35 @@ def _profile_columns(field: msgspec.Raw) -> list[str] | None:
     ):
         return None
     return mark["columns"] if all(isinstance(name, str) for name in mark["columns"]) else None
+
+
+class ProfileFile(msgspec.Struct, frozen=True):
+    """A profile that was written: its file, its tasks, and how many of the run's rollouts it counts."""
+
+    path: Path
+    tasks: int
+    scored: int
+    requested: int
+    live: bool
+
+
+def write_profile(
+    runs: Sequence[str | Path],
+    out: str | Path | None = None,
+    ks: Sequence[int] | None = None,
+    threshold: float = PASS_THRESHOLD,
+    prefix: str = "",
+) -> ProfileFile:
+    """Write the profile of a run to a .jsonl, .csv or .parquet file, by default RUN/profile.jsonl.
+
+    Several directories of the same run are read as one.
+    """
+    target = Path(runs[0]) / "profile.jsonl" if out is None else Path(out)
+    check_suffix(target)
+    at, least = check_measures(ks, threshold)
+    data = RunData(runs)
+    count = write_table(target, ProfileRows(data, at, least, prefix))
+    return ProfileFile(target, count, len(data.scored.columns), int(data.requested.sum()), data.live)
 
 
 def profile_lines(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from math import isfinite
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -30,17 +31,19 @@ from rollbook.book import (
 from rollbook.core import (
     FAILURE_KINDS,
     JSON,
-    Failure,
     Manifest,
+    RoleUse,
     TokenRef,
     TurnLine,
     choose_hint,
     encode_pretty,
     parse_price,
 )
-from rollbook.errors import BookError, Shortfall, TokenError
+from rollbook.errors import BookError, Shortfall, TokenError, UsageError
+from rollbook.reports.calibration import measure_calibration
 from rollbook.reports.run_columns import RunColumns, open_shards
-from rollbook.stats import PASS_THRESHOLD, Columns, Ints, Metrics, compute_metrics
+from rollbook.reports.server_use import CacheUse, Tail, measure_cache_use, measure_tail
+from rollbook.stats import PASS_THRESHOLD, Columns, Ints, Metrics, RaterAgreement, compute_metrics
 from rollbook.tokens import HEADER_BYTES, merge, read_header
 
 
@@ -171,8 +174,37 @@ class Report(msgspec.Struct, frozen=True):
     """What all attempts cost at the price of the last start, failed and repeated ones too; None without a price."""
     warnings: list[str] = []
     """What makes the scores doubtful."""
+    cache: CacheUse | None = None
+    """How much of the prompts the servers had cached; None if they do not tell."""
+    tail: Tail | None = None
+    """How long the last 5% of the last round took; None if that was only a few rollouts."""
+    roles: dict[str, RoleUse] = {}
+    """The calls of each role in all attempts; `cost` and the tokens of the metrics are those of the policy alone."""
+    calibration: dict[str, RaterAgreement] = {}
+    """How far the judge of a calibration run agrees with people, by environment."""
     damaged: list[str] = []
     """Journal lines that are not as they were written, by file and line: they do not count."""
+
+    def __repr__(self) -> str:
+        return f"Report({self.path!r}): {self.describe()}"
+
+    def _repr_html_(self) -> str:
+        from rollbook.reports.run_tables import make_html_table
+
+        lines = [f"{self.path}: {self.model}", self._describe_counts()]
+        rows = [list(_make_table_row(metrics).values()) for metrics in self.environments.values()]
+        return make_html_table(lines, list(_make_table_row(self.overall)), rows)
+
+    def describe(self) -> str:
+        """Return two lines: the model and the environments, then the counts and the metrics over all."""
+        return f"{self.model} on {', '.join(self.environments)}\n{self._describe_counts()}"
+
+    def _describe_counts(self) -> str:
+        mean = "-" if self.overall.mean is None else f"{self.overall.mean:.3f}"
+        passed = "-" if 1 not in self.overall.pass_at else f"{self.overall.pass_at[1]:.3f}"
+        failed = sum(self.failed.values())
+        counts = f"{self.scored} of {self.requested} scored, {failed} failed, {self.pending} pending"
+        return f"{counts}; mean reward {mean}, pass@1 {passed}"
 
     @property
     def disagreement(self) -> str:
@@ -180,7 +212,7 @@ class Report(msgspec.Struct, frozen=True):
         if not self.disagreeing:
             return ""
         words = (
-            f"the directories have another reward or answer for {self.disagreeing} rollouts that several of them hold"
+            f"directories have different rewards or answers for {self.disagreeing} rollouts that several of them hold"
         )
         return f"{words}; of each the lowest epoch counts, then the lowest attempt, then the first journal by name"
 
@@ -189,7 +221,34 @@ class Report(msgspec.Struct, frozen=True):
         plain: dict[str, JSON] = msgspec.to_builtins(self, str_keys=True)
         named = {name: one.json() for name, one in self.environments.items()}
         continuity = {name: one.json() for name, one in self.continuity.items()}
-        return plain | {"overall": self.overall.json(), "environments": named, "continuity": continuity}
+        cache = self.cache.json() if self.cache else None
+        numbers = {"overall": self.overall.json(), "environments": named, "continuity": continuity, "cache": cache}
+        return plain | numbers
+
+
+def _make_table_row(metrics: Metrics) -> dict[str, object]:
+    numbers = {"mean": metrics.mean} | {f"pass@{k}": value for k, value in metrics.pass_at.items()}
+    named = {name: "-" if value is None else f"{value:.3f}" for name, value in numbers.items()}
+    scored = f"{metrics.scored}/{metrics.requested}"
+    return {"environment": metrics.env, "tasks": metrics.tasks, "scored": scored} | named
+
+
+MAX_K = 100_000
+
+
+def check_measures(at: Sequence[int] | None, threshold: float) -> tuple[list[int] | None, float]:
+    """Check for which K pass@K is reported, and the reward from which a rollout passes.
+
+    >>> check_measures([8, 1, 2, 2], 0.5)
+    ([1, 2, 8], 0.5)
+    """
+    if not isfinite(threshold):
+        raise UsageError(f"--threshold {threshold}: not a finite number")
+    if at is None:
+        return None, threshold
+    if not at or not all(type(k) is int and 0 < k <= MAX_K for k in at):
+        raise UsageError(f"--at {','.join(map(str, at))}: write whole numbers from 1, as in --at 1,2,4,8")
+    return sorted(set(at)), threshold
 
 
 class RunData:
@@ -229,6 +288,7 @@ class RunData:
         self.failed: list[Counter[str]] = [Counter() for _ in self.names]
         self.failed_by_task: Counter[int] = Counter()
         self.missing: list[tuple[str, int, str]] = []
+        self.failures: list[FailedLineHeader] = []
         self.damaged = list(map(str, self.scored.damaged))
         if len(self.scored.columns) < self.requested.sum():
             self._explain_missing()
@@ -239,20 +299,22 @@ class RunData:
             if not why and len(self.missing) >= MAX_MISSING_LISTED:
                 return
             task = self.book.tasks.read(row).id
-            failure = why.get((task, sample))
-            if failure:
-                self.failed[int(self.envs[row])][failure.kind] += 1
+            line = why.get((task, sample))
+            if line:
+                self.failed[int(self.envs[row])][line.failure.kind] += 1
                 self.failed_by_task[row] += 1
+                self.failures.append(line)
             if len(self.missing) < MAX_MISSING_LISTED:
-                self.missing.append((task, sample, f"{failure.kind}: {failure.message}" if failure else "pending"))
+                reason = f"{line.failure.kind}: {line.failure.message}" if line else "pending"
+                self.missing.append((task, sample, reason))
 
-    def _failures_by_key(self) -> dict[tuple[str, int], Failure]:
+    def _failures_by_key(self) -> dict[tuple[str, int], FailedLineHeader]:
         """Return why rollouts failed; where directories differ, the choice does not depend on their order."""
-        why: dict[tuple[str, int], Failure] = {}
+        why: dict[tuple[str, int], FailedLineHeader] = {}
         for book in self.books:
             lines = self._read_failures(book)
-            for key, failure in {(line.task, line.sample): line.failure for line in lines}.items():
-                why[key] = min(failure, why.get(key, failure), key=lambda each: (each.kind, each.message))
+            for key, line in {(line.task, line.sample): line for line in lines}.items():
+                why[key] = min(line, why.get(key, line), key=lambda each: (each.failure.kind, each.failure.message))
             if isinstance(lines, FinalFailures):
                 self.damaged += map(str, lines.damaged)
         return why
@@ -340,6 +402,10 @@ def build_report(
         ),
         damaged=run.damaged,
         cost=spent.cost,
+        roles=spent.roles,
+        calibration=measure_calibration(run.books),
+        cache=measure_cache_use(run.scored),
+        tail=measure_tail(run.book, run.scored, run.failures) if len(run.books) == 1 else None,
         warnings=[*list_length_warnings(manifest, each), *spent.list_warnings()],
     )
 
@@ -349,6 +415,7 @@ class Spending(msgspec.Struct, frozen=True):
 
     cost: float | None = None
     uncounted: int = 0
+    roles: dict[str, RoleUse] = {}
 
     def list_warnings(self) -> list[str]:
         """Return a warning if the cost leaves out rollouts."""
@@ -360,12 +427,17 @@ class Spending(msgspec.Struct, frozen=True):
 
 def read_spending(books: Sequence[Book]) -> Spending:
     """Return what the attempts in these directories cost at the price of the last start."""
-    price = books[0].last_settings().price
-    if price is None:
+    price, manifest = books[0].last_settings().price, books[0].manifest
+    if price is None and not manifest.roles and manifest.judge is None:
         return Spending()
     spent = [SpentTokens(book.path) for book in books]
-    cost = sum(parse_price(price).cost(each.refresh()) for each in spent)
-    return Spending(cost, sum(each.uncounted for each in spent))
+    tokens = [each.refresh() for each in spent]
+    roles: dict[str, RoleUse] = {}
+    for role, use in (each for one in spent for each in one.roles.items()):
+        roles[role] = roles.get(role, RoleUse()).add(use)
+    if price is None:
+        return Spending(roles=roles)
+    return Spending(sum(map(parse_price(price).cost, tokens)), sum(each.uncounted for each in spent), roles)
 
 
 def read_cost(books: Sequence[Book]) -> float | None:

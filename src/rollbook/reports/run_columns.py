@@ -31,7 +31,7 @@ from rollbook.errors import BookError, UsageError
 from rollbook.processes import PARENT_PID, module_argv, usable_cores
 from rollbook.reports.column_cache import load_cached_columns, read_and_cache_columns
 from rollbook.reports.journal_columns import JournalColumns, renumber_columns
-from rollbook.reports.line_selection import EMPTY, LineSelector, RankedLines, select_one_per_key
+from rollbook.reports.line_selection import EMPTY, NO_TIMES, LineSelector, RankedLines, select_one_per_key
 from rollbook.stats import Bools, Columns, TextIds, merge_columns
 
 COMPARE_BYTES = 1 << 20
@@ -72,7 +72,9 @@ def open_shards(paths: Sequence[str | Path]) -> list[Book]:
         if other.manifest.run != books[0].manifest.run:
             raise UsageError(f"{books[0].path} and {other.path} are different runs: they cannot be merged")
         if not _starts_with(books[0].path / "tasks.jsonl", other.path / "tasks.jsonl"):
-            raise UsageError(f"{books[0].path} and {other.path} have one run id and other tasks: they cannot be merged")
+            raise UsageError(
+                f"{books[0].path} and {other.path} have the same run id but different tasks: they cannot be merged"
+            )
     return books
 
 
@@ -184,8 +186,9 @@ class RunColumns:
 
     The first book's plan defines what is requested. A key that several directories have counts once; `disagreeing`
     counts the keys for which they do not have the same reward and answer, `outranked` has the lines (journal, end) that
-    count in their own directory only. `samples` are the sample numbers of the columns. `chosen` are the lines of every
-    journal that count, `damaged` those that are unreadable.
+    count in their own directory only. `samples` are the sample numbers of the columns, `starts` the times at which
+    these rollouts began, `cached` the cached tokens of their prompts. `chosen` are the lines of every journal that
+    count, `damaged` those that are unreadable.
     """
 
     def __init__(self, books: Sequence[Book], read: ColumnsReader = read_all_columns) -> None:
@@ -203,6 +206,8 @@ class RunColumns:
         self.chosen = [piece.chosen for piece in pieces]
         self.columns = merge_columns([piece.columns.where(piece.chosen) for piece in pieces])
         self.samples = np.concatenate([EMPTY, *(piece.sample[piece.chosen] for piece in pieces)])
+        self.starts = np.concatenate([NO_TIMES, *(piece.starts[piece.chosen] for piece in pieces)])
+        self.cached = np.concatenate([EMPTY, *(piece.cached[piece.chosen] for piece in pieces)])
 
     def _read_book(self, book: Book, is_first: bool) -> list[RankedLines]:
         selector = self._selector if is_first else LineSelector(book)
@@ -240,10 +245,12 @@ class RunColumns:
     ) -> RankedLines:
         """Return the lines of a journal; ranks are needed only among several directories."""
         if not self._several:
-            return RankedLines(columns, journal.sample, chosen, EMPTY, EMPTY, EMPTY, EMPTY, journal.path)
+            ranks = (EMPTY, EMPTY, EMPTY, EMPTY)
+            return RankedLines(columns, journal.sample, chosen, *ranks, journal.path, journal.starts, journal.cached)
         place, _ = self._selector.find_keys(columns.task, journal.sample)
         epoch = selector.line_epochs(journal, columns.task)
-        return RankedLines(columns, journal.sample, chosen, place, epoch, journal.attempt, journal.ends, journal.path)
+        ranks = (place, epoch, journal.attempt, journal.ends)
+        return RankedLines(columns, journal.sample, chosen, *ranks, journal.path, journal.starts, journal.cached)
 
     def first_of_unscored(self, keys: Iterable[tuple[int, int]]) -> Iterator[bool]:
         """Yield for each key (row, sample) whether it has no score and did not come before."""

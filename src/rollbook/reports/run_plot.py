@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 from rollbook.errors import UsageError
@@ -16,18 +17,29 @@ BINS = 30
 
 
 def draw_run(report: Report, columns: Columns) -> Figure:
-    """Return a figure of three panels; it is not shown, and needs no display."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("plot needs matplotlib: pip install 'rollbook[plot]'") from None
-    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    """Return a figure of three panels; it needs no display, and a notebook shows it as the result of a cell."""
+    figure = _make_figure()
     pass_axes, reward_axes, token_axes = figure.subplots(1, 3)
     _draw_pass_at(pass_axes, report)
     _draw_histogram(reward_axes, columns.reward, "reward")
     _draw_histogram(token_axes, columns.completion_tokens, "sampled tokens")
     figure.suptitle(f"{report.model}: {report.scored} of {report.requested} rollouts scored")
     return figure
+
+
+def _make_figure() -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("plot needs matplotlib: pip install 'rollbook[plot]'") from None
+
+    class RunFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            """Return the picture for a notebook, which shows no figure that pyplot did not make."""
+            self.savefig(picture := BytesIO(), format="png")
+            return picture.getvalue()
+
+    return RunFigure(figsize=(12, 3.6), layout="constrained")
 
 
 def _draw_pass_at(axes: Axes, report: Report) -> None:

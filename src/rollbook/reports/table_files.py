@@ -6,7 +6,7 @@ import csv
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from math import isfinite
@@ -25,6 +25,9 @@ _is_whole = re.compile(r"-?(0|[1-9][0-9]{0,14})").fullmatch
 _is_fraction = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)").fullmatch
 _is_number = re.compile(r"[+-]?[0-9][0-9.,]*(e[+-]?[0-9]+)?", re.IGNORECASE).fullmatch
 
+
+PART_PREFIX = "parts."
+"""Precedes the names of reward parts, so that a part called `sample` is not taken for a column."""
 
 ColumnKind: TypeAlias = Literal["null", "boolean", "integer", "number", "text"]
 """The kind of value of a column; nested values, and values of several kinds, are text."""
@@ -84,7 +87,7 @@ def write_table(path: Path, rows: TableRows) -> int:
     if path.suffix == ".jsonl":
         return write_lines_atomically(path, map(encode, rows))
     if path.suffix == ".csv":
-        return write_atomically(path, lambda aside: _write_csv(aside, rows))
+        return write_atomically(path, lambda aside: write_csv(aside, list(rows.fields()), rows))
     what = f"-o {path}: Parquet"
     return write_atomically(path, lambda aside: write_parquet(aside, rows.fields(), iter(rows), BATCH_ROWS, what))
 
@@ -122,11 +125,11 @@ def _write_lines(path: Path, lines: Iterator[bytes]) -> int:
     return count
 
 
-def _write_csv(path: Path, rows: TableRows) -> int:
-    fields = list(rows.fields())
+def write_csv(path: Path, names: Sequence[str], rows: Iterable[dict[str, JSON]]) -> int:
+    """Write rows as CSV by RFC 4180, with a first line of names; return how many."""
     count = 0
     with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fields, restval="")
+        writer = csv.DictWriter(file, names, restval="")
         writer.writeheader()
         for count, row in enumerate(rows, start=1):  # noqa: B007
             writer.writerow({name: _escape_formula(cell_text(value)) for name, value in row.items()})

@@ -385,7 +385,9 @@ class MemoryAccount:
         if self._counts.kills == before.kills:
             return False
         if self._counts.limit_hits == before.limit_hits:
-            raise SandboxError("a guest was killed because the memory of this machine or job was used up, not its own")
+            raise SandboxError(
+                "a guest was killed because the memory of this machine or job was used up, not its own limit"
+            )
         return True
 
     def close_procs_files(self) -> None:
@@ -460,7 +462,7 @@ def _set_limit(group: ControlGroup, size: int) -> None:
     try:
         group.set_limit(size)
     except OSError as error:
-        raise SandboxError(f"the memory of a guest cannot be bounded: {error}") from None
+        raise SandboxError(f"the memory of a guest cannot be limited: {error}") from None
 
 
 def _make_zygote_group(groups: ControlGroups, pid: int) -> ControlGroup:

@@ -128,7 +128,7 @@ class Examination:
             candidate.process.kill()
             watcher.join()
         if not isinstance(self._candidate_result, Result):
-            raise self._candidate_result or RuntimeError("the candidate was not watched")
+            raise self._candidate_result or RuntimeError("the candidate was not supervised")
         return result, self._candidate_result
 
     def _run_candidate(self, candidate: Guest) -> None:

@@ -81,7 +81,7 @@ class HostChannel:
             except BlockingIOError:
                 self._wait_for_room(end)
             except OSError:
-                raise EOFError("the guest has hung up") from None
+                raise EOFError("the guest closed its channel") from None
 
     def _wait_for_room(self, end: float) -> None:
         poll = select.poll()
@@ -266,12 +266,12 @@ class Guest:
     def make_start_error(self) -> SandboxError:
         """Return an error with the reason why isolation could not be set up."""
         self.err.drain()
-        return SandboxError(f"the walls could not be put up: {self.err.text().strip() or 'no word of it'}")
+        return SandboxError(f"isolation could not be set up: {self.err.text().strip() or 'no message'}")
 
     def check_started(self, frame: bytes) -> None:
         """Check the first frame, which reports that isolation is set up."""
         if frame != _STARTED:
-            raise ForgedMessage("it did not say that it has started")
+            raise ForgedMessage("it did not report its start")
         self.started = True
 
     @property

@@ -51,7 +51,7 @@ class IsolationRequirements(msgspec.Struct, frozen=True):
         """Raise SandboxError when these layers are not what the user requires."""
         missing = sorted(FULL_LAYERS - set(isolation)) + ([] if _has_landlock(isolation) else ["landlock"])
         if self.require == "full" and missing:
-            raise SandboxError(f'require="full": this machine gives no {", no ".join(missing)}')
+            raise SandboxError(f'require="full": this machine has no {", no ".join(missing)}')
 
     def list_layers(self, isolation: tuple[str, ...], limits: Limits, host_folder: bool = False) -> tuple[str, ...]:
         """Return the layers of a guest with these limits; SandboxUnsupported when they cannot enforce the limits."""
@@ -64,7 +64,7 @@ class IsolationRequirements(msgspec.Struct, frozen=True):
             raise SandboxUnsupported(f"processes={limits.processes}: without namespaces a run has 1 process")
         if UNCOUNTED_LAYER in isolation:
             raise SandboxUnsupported(
-                f"processes={limits.processes}: root without privileges has 1, nobody counts its processes"
+                f"processes={limits.processes}: root without privileges may have 1: its processes cannot be counted"
             )
         if CGROUP_LAYER in isolation:
             return isolation
@@ -78,9 +78,9 @@ class IsolationRequirements(msgspec.Struct, frozen=True):
 def make_requirements(require: str | None, allow_weaker: bool | None) -> IsolationRequirements:
     """Return the user's requirements; WEAKER_ENV in the environment sets the default of `allow_weaker`."""
     if require not in (None, "full"):
-        raise UsageError(f'require={require!r}: the one thing to require is "full"')
+        raise UsageError(f'require={require!r}: only "full" can be required')
     if require and allow_weaker:
-        raise UsageError('require="full" and allow_weaker=True: one or the other')
+        raise UsageError('require="full" and allow_weaker=True: give one of them')
     weaker = bool(os.environ.get(WEAKER_ENV)) and not require if allow_weaker is None else allow_weaker
     return IsolationRequirements("full" if require else None, weaker)
 
@@ -139,7 +139,7 @@ def survey_paths(python: str, packages: tuple[str, ...], paths: tuple[str, ...])
         words = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise SandboxUnsupported(f"the packages {', '.join(packages)} cannot be loaded: {' '.join(words)}") from None
     except (OSError, subprocess.TimeoutExpired, *JSON_ERRORS) as error:
-        raise SandboxError(f"{python} does not say where its libraries lie: {error}") from None
+        raise SandboxError(f"{python} does not report where its libraries are: {error}") from None
 
 
 TOP_FOLDERS = {"/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"}
@@ -213,10 +213,10 @@ def _check_allowed(path: str, fd: int) -> None:
         or (top in SYSTEM_FOLDERS and not path.startswith("/dev/shm/"))
         or _filesystem_type(fd) in KERNEL_FILESYSTEMS
     ):
-        raise UsageError(f"folder {path}: it is the system's; give one that was made for the session")
+        raise UsageError(f"folder {path}: it belongs to the system; give one that was made for the session")
     for place in _own_paths():
         if _is_inside(place, path) or _is_inside(path, place):
-            raise UsageError(f"folder {path}: the interpreter or this package lies there ({place})")
+            raise UsageError(f"folder {path}: the interpreter or this package is in it ({place})")
 
 
 def _lock_folder(path: str, fd: int, kind: int) -> None:
@@ -224,7 +224,7 @@ def _lock_folder(path: str, fd: int, kind: int) -> None:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         way = "give every session a folder of its own"
-        raise UsageError(f"folder {path}: another session has it or a part of it; {way}") from None
+        raise UsageError(f"folder {path}: another session uses it or a part of it; {way}") from None
     except OSError as error:
         raise UsageError(f"folder {path}: it cannot be locked: {error.strerror}") from None
 

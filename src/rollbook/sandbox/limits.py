@@ -113,7 +113,7 @@ def check_files(files: Mapping[str, bytes], limits: Limits) -> None:
             raise UsageError(f"file {name!r}: give its content as bytes, not {type(data).__name__}")
     size = sum(PAGE * -(-len(data) // PAGE) for data in files.values())
     if size > limits.files_mb << 20 or len(files) > MAX_FILES:
-        room = f"the folder takes files_mb={limits.files_mb} and {MAX_FILES} files"
+        room = f"the folder holds at most files_mb={limits.files_mb} and {MAX_FILES} files"
         raise UsageError(f"files: {len(files)} of {size / (1 << 20):.1f} MB; {room}")
 
 
@@ -131,7 +131,7 @@ def check_names(names: Iterable[str]) -> None:
             )
         folders |= {"/".join(parts[:end]) for end in range(1, len(parts))}
     if both := sorted(folders & {*names}):
-        raise UsageError(f"file name {both[0]!r}: another file lies in it as in a folder")
+        raise UsageError(f"file name {both[0]!r}: it is also the folder of another file")
 
 
 def _encode_name(name: str) -> bytes:

@@ -117,7 +117,7 @@ class Sandbox:
 
     def _new_launcher(self) -> GuestLauncher:
         if self.remote:
-            raise SandboxError("this is not to be had over HTTP: it needs a sandbox of this machine")
+            raise SandboxError("not available over HTTP: it needs a sandbox of this machine")
         if self._provider == "bubblewrap":
             bubblewrap = BubblewrapProvider(make_configuration(list(self.packages)), base_python())
             return prove_isolation(GuestLauncher(bubblewrap, self._user_ids, self._requirements), self._requirements)
@@ -208,7 +208,7 @@ class Sandbox:
         limits = choose_limits(limits, self.limits)
         check_files(files or {}, limits)
         if files and folder is not None:
-            raise UsageError("session: files lie in the session's own folder; give them or a folder of the host")
+            raise UsageError("session: files belong in the session's own folder; give them or a folder of the host")
         if snapshot and limits.processes != 1:
             raise UsageError(f"limit processes={limits.processes}: a session that takes snapshots has 1")
         host_folder = None if folder is None else os.fspath(folder)

@@ -12,7 +12,7 @@ Every request needs the token, as `Authorization: Bearer TOKEN` or as the first 
 SandboxFusion send no header. What does not fit the queue, or the room for sessions, is answered with 429 at once.
 
 SandboxFusion's `/run_code` is translated to a run of ours and back. A session has an unguessable name and ends when
-nobody has used it for a while.
+it was unused for a while.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SandboxSessions:
         self._sandbox = sandbox
         self.table = ExpiringSessions[Session](
             lambda session: session.__aexit__(),
-            not_found=f"no session has that name: it has ended, or nobody used it for {idle_timeout_s:g} s",
+            not_found=f"no session has that name: it has ended, or was unused for {idle_timeout_s:g} s",
             idle_timeout_s=idle_timeout_s,
             max_sessions=sys.maxsize,
             exclusive=False,
@@ -69,7 +69,7 @@ class SandboxSessions:
 
 
 WALL_CLOCK_MARGIN_S = 5.0
-"""Its limit is a wall clock; ours is CPU time with this much more on the wall, so that a busy host changes no score."""
+"""Its limit is wall-clock time; ours is CPU time plus this wall-clock time, so that a busy host changes no score."""
 
 _ENDINGS: dict[RunStatus, tuple[str, int | None]] = {
     "ok": ("Finished", 0),
@@ -95,7 +95,7 @@ class RunCodeRequest(msgspec.Struct, frozen=True):
     fetch_files: list[str] = []
 
     def make_limits(self, base: Limits) -> Limits:
-        """Its limits on top of the server's; a negative memory limit is its way to say none of its own."""
+        """Its limits on top of the server's; a negative memory limit means no limit of its own."""
         memory = base.memory_mb if self.memory_limit_MB < 0 else self.memory_limit_MB
         wall_s = self.run_timeout + WALL_CLOCK_MARGIN_S
         return msgspec.structs.replace(base, seconds=self.run_timeout, wall_seconds=wall_s, memory_mb=memory)
@@ -108,7 +108,7 @@ class RunCodeRequest(msgspec.Struct, frozen=True):
             raise UsageError("fetch_files: files cannot be fetched from a run here; print what you need")
 
     def decode_files(self) -> dict[str, bytes]:
-        """The files that are to lie beside the program."""
+        """The files to put next to the program."""
         return {name: decode_file(name, text) for name, text in self.files.items() if text is not None}
 
 
@@ -232,7 +232,7 @@ GRADE_REQUESTS: dict[str, type[GradeRequest]] = {
 MAX_BODY_BYTES = 32 << 20
 RETRY_AFTER_S = 1
 MAX_LIMITS = Limits(seconds=300, memory_mb=16384, output_kb=16384, processes=256, files_mb=1024, wall_seconds=1200)
-"""What a request may ask for at most: a limit without a bound is none."""
+"""The highest limits that a request may set: a limit without a bound is not a limit."""
 
 T = TypeVar("T")
 Handler = Callable[[bytes, str], Awaitable[JSON]]
@@ -370,7 +370,7 @@ def parse_request(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except JSON_ERRORS as error:
-        raise UsageError(f"the request is not as it should be: {error}") from None
+        raise UsageError(f"the request is invalid: {error}") from None
 
 
 def merge_limits(base: Limits, asked: Mapping[str, int | float | None]) -> Limits:
@@ -385,7 +385,7 @@ def merge_limits(base: Limits, asked: Mapping[str, int | float | None]) -> Limit
 
 
 def check_bounds(limits: Limits) -> Limits:
-    """Limits no higher than a server may be asked for."""
+    """Limits no higher than those of the server."""
     for name in Limits.__struct_fields__:
         value, most = getattr(limits, name), getattr(MAX_LIMITS, name)
         if value is not None and value > most:

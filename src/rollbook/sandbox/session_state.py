@@ -86,7 +86,7 @@ class MessageExchange:
     def send(self, body: JSON, timeout_s: float) -> None:
         """Send the message; ForgedMessage when unrequested data is waiting on the channel."""
         if self._channel.has_unread:
-            raise ForgedMessage("it spoke unasked")
+            raise ForgedMessage("it sent a message without a request")
         self._channel.send({"turn": self._token, "body": body}, timeout_s)
 
     def read_reply(self) -> bool:
@@ -178,7 +178,7 @@ class SessionTurn:
         self._status, self._report = "memory", out_of_memory(self._limits)
 
     def set_death(self, process: GuestProcess, code: int | None, cpu_s: float) -> None:
-        """Record that the process ended before it replied. Even exit code 0 is no success: the turn is unfinished."""
+        """Record that the process ended before it replied. Even exit code 0 is a failure: the turn is unfinished."""
         if self._status is None and code in (None, -signal.SIGKILL) and self._guest.ran_out_of_memory():
             self.set_out_of_memory()
         if self._status is None:

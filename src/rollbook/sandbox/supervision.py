@@ -150,7 +150,7 @@ def read_pid(pidfd: int) -> int:
     with open(f"/proc/self/fdinfo/{pidfd}", "rb", buffering=0) as file:
         _, label, rest = file.read(4096).partition(b"Pid:")
     if not label:
-        raise OSError("the kernel does not tell a pidfd's pid")
+        raise OSError("the kernel does not report the pid of a pidfd")
     return int(rest.split(maxsplit=1)[0])
 
 

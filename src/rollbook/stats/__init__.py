@@ -8,6 +8,7 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rollbook.stats.agreement import RaterAgreement, compare_raters
     from rollbook.stats.columns import (
         NO_ANSWER,
         PASS_THRESHOLD,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from rollbook.stats.estimators import Floats, Interval, finite_or_none
     from rollbook.stats.metrics import Metrics, TaskProfile, compute_metrics
     from rollbook.stats.paired_comparison import Comparison, Difference, PairedRun, compare_columns
-    from rollbook.stats.row_selection import Buckets, CurateOptions, Expression, curate, to_identifier
+    from rollbook.stats.row_selection import Buckets, CuratedRows, CurateOptions, Expression, curate, to_identifier
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
@@ -36,6 +37,7 @@ __all__ = [
     "Columns",
     "Comparison",
     "CurateOptions",
+    "CuratedRows",
     "Difference",
     "Expression",
     "Floats",
@@ -43,11 +45,13 @@ __all__ = [
     "Ints",
     "Metrics",
     "PairedRun",
+    "RaterAgreement",
     "RewardParts",
     "TaskProfile",
     "TaskStats",
     "TextIds",
     "compare_columns",
+    "compare_raters",
     "compute_metrics",
     "curate",
     "finite_or_none",

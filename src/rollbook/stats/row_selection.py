@@ -12,6 +12,7 @@ import math
 import operator
 import random
 import re
+import warnings
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -79,7 +80,9 @@ class Expression:
         if len(text) > MAX_CHARS:
             raise self._error(f"longer than {MAX_CHARS} characters")
         try:
-            tree = ast.parse(text.strip(), mode="eval")
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", SyntaxWarning)  # "1and" is a warning in some versions of Python only
+                tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             raise self._error(getattr(error, "msg", "") or "cannot be read") from None
         self._evaluate = self._build(tree.body, MAX_DEPTH)
@@ -107,7 +110,8 @@ class Expression:
             raise self._error(f"unknown name {name}; {suggestion}known: {', '.join(known_names)}")
 
     def _error(self, why: str) -> UsageError:
-        shown = self.text if len(self.text) <= 80 else f"{self.text[:77]}..."
+        text = " ".join(self.text.split())
+        shown = text if len(text) <= 80 else f"{text[:77]}..."
         column = _AT_K.search(self.text) or _HAT_K.search(self.text)
         hint = f"; {column[0]} is written {to_identifier(column[0])}" if column else ""
         return UsageError(f'expression "{shown}": {why}{hint}')
@@ -276,6 +280,29 @@ class CurateOptions:
         if self.per_bucket is not None and self.buckets is None:
             raise UsageError("--per-bucket needs --bucket, as in --bucket mean:0,0.5,1 --per-bucket 100")
 
+    @classmethod
+    def parse(
+        cls,
+        keep: str | None = None,
+        sort: str | None = None,
+        bucket: str | None = None,
+        *,
+        descending: bool = False,
+        per_bucket: int | None = None,
+        limit: int | None = None,
+        seed: int = 0,
+    ) -> CurateOptions:
+        """Read expressions and buckets from their texts."""
+        return cls(
+            keep=None if keep is None else Expression(keep),
+            sort=None if sort is None else Expression(sort),
+            descending=descending,
+            buckets=None if bucket is None else Buckets.parse(bucket),
+            per_bucket=per_bucket,
+            limit=limit,
+            seed=seed,
+        )
+
 
 @dataclass
 class CuratedRows:
@@ -317,7 +344,7 @@ def _add_label(row: dict[str, JSON], line: bytes, label: str | None) -> bytes:
     if label is None:
         return line.rstrip(b"\n")
     if BUCKET_FIELD in row and not _is_label(str(row[BUCKET_FIELD])):
-        raise UsageError(f"row {row.get('id')!r} has a field {BUCKET_FIELD!r} of its own; rename it in the data")
+        raise UsageError(f"row {row.get('id')!r} already has a field {BUCKET_FIELD!r}; rename it in the data")
     return encode(row | {BUCKET_FIELD: label})
 
 

@@ -22,8 +22,8 @@ from rollbook.tokens.sequences import shared_prefix_length
 
 NO_TOKENS = "the last answer came without token ids"
 NOT_SHOWN = "the template does not show what was answered before what is new"
-OTHER_END = "the last answer ended otherwise than the template ends it"
-OTHER_TAIL = "the template goes on otherwise in this conversation than in a short one"
+OTHER_END = "the last answer ended differently from the template"
+OTHER_TAIL = "the template continues differently in this conversation than in a short one"
 CUT = "the last answer was cut within its reasoning or a tool call"
 
 

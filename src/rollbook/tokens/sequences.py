@@ -141,16 +141,16 @@ def _to_array(values: list[Any], what: str, dtype: Any) -> NDArray[Any]:
         array = np.array(values)
         converted = array.astype(dtype, copy=False)
     except (OverflowError, TypeError, ValueError) as error:
-        raise TokenError(f"a sequence holds {what} that are none: {error}") from None
+        raise TokenError(f"a sequence holds invalid {what}: {error}") from None
     fits = array.dtype.kind in ("fiuO" if what == "logprobs" else "iub")
     if array.size and (array.ndim != 1 or not fits):
-        raise TokenError(f"a sequence holds {what} that are none: {str(values)[:60]}")
+        raise TokenError(f"a sequence holds invalid {what}: {str(values)[:60]}")
     if what == "token ids" and array.size and int(converted.min()) < 0:
         raise TokenError(f"a sequence holds the token id {int(converted.min())}")
     return converted
 
 
-SHORTER = "the prompt is shorter than what was held"
+SHORTER = "the prompt is shorter than the sequence so far"
 ANSWER_LEFT_OUT = "part of the last answer was left out, as templates do with reasoning"
 HISTORY_LEFT_OUT = "part of the history before the last answer was left out"
 HISTORY_EDITED = "the history before the last answer was edited"

@@ -107,7 +107,7 @@ def require_scored(samples: Iterable[Sample], trainer: str) -> None:
             task, number = sample.rollout.key
             failure = sample.rollout.failure
             reason = f" ({failure.kind}: {failure.message})" if failure else ""
-            why = f"{trainer} has no place for it: it needs a reward of every row"
+            why = f"{trainer} cannot represent it: it needs a reward for every row"
             advice = "use on_failure raise, retry or drop_group"
             raise UsageError(f"rollout {task}#{number} failed{reason}, and {why}; {advice}")
 

@@ -63,7 +63,7 @@ def read_tasks(entry: Entry, rows: Sequence[JSON], places: Sequence[int] | None 
         return [_read_task(row) for row in rows]
     if "data" not in parameters_of(type(make_environment(entry))):
         advice = f"rows for it are lines of tasks.jsonl: rollbook plan {entry.env} -o RUN writes them"
-        raise UsageError(f"{entry.env} reads no rows of others; {advice}")
+        raise UsageError(f"{entry.env} does not read rows from other sources; {advice}")
     with tempfile.TemporaryDirectory(prefix="rollbook-rows-") as folder:
         path = Path(folder) / "row.jsonl"
         path.write_bytes(b"".join(map(encode_line, rows)))

@@ -110,7 +110,7 @@ class TaskRunner:
             return str(name)
         told = f"agent_ref {name!r}" if name else "no agent_ref"
         raise UsageError(
-            f"a row with {told}: of several environments it must name one; known: {', '.join(self._entries)}"
+            f"a row with {told}: with several environments it must name one; known: {', '.join(self._entries)}"
         )
 
     def route_rows(self, rows: Sequence[Mapping[str, JSON]]) -> list[tuple[str, Task]]:

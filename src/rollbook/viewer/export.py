@@ -11,14 +11,24 @@ import hashlib
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from rollbook.book import write_atomically
-from rollbook.core import JSON, encode
-from rollbook.errors import RollbookError, UsageError
+from rollbook.book import Book, write_atomically
+from rollbook.core import (
+    JSON,
+    MEDIA_TYPES,
+    REFERENCE_PREFIX,
+    as_messages,
+    decode,
+    encode,
+    list_sources,
+    read_reference,
+)
+from rollbook.errors import BookError, RollbookError, UsageError
 from rollbook.reports import Report, RunData
 from rollbook.stats import Columns, Floats, Ints, TaskStats, finite_or_none
 from rollbook.viewer.rollout_pages import MAX_TOKENS, make_rollout_page, make_token_page
@@ -79,14 +89,17 @@ def collect_data(
         "pages": {},
         "rollouts": {},
         "tokens": {},
+        "media": {},
     }
     size, counts = 0, Counter[str]()
     for row in rows:
         page, played, tokens = _collect_task(snapshot, row)
-        size += len(encode([page, played, tokens]))
+        media = _collect_media(snapshot.book, page, played, contents["media"])
+        size += len(encode([page, played, tokens, media]))
         if size > max_bytes:
             break
         task = page["id"]
+        contents["media"] |= media
         contents["pages"][task], contents["rollouts"][task], contents["tokens"][task] = page, played, tokens
         counts.update(_count_contents(page, played, tokens))
     return contents | {"left": describe_contents(snapshot, len(rows), len(contents["pages"]), counts)}
@@ -110,7 +123,7 @@ def describe_contents(snapshot: Snapshot, shown: int, pages: int, counts: Counte
     """Describe what a file contains and lacks."""
     report, every = snapshot.numbers["report"], len(snapshot.table)
     played = report["scored"] + sum(report["failed"].values())
-    words = f"{shown:,} of {every:,} tasks in the table, {counts['rollouts']:,} of {played:,} played rollouts"
+    words = f"{shown:,} of {every:,} tasks in the table, {counts['rollouts']:,} of {played:,} finished rollouts"
     out = {
         f"the rollouts of {every - pages:,} tasks, to keep the file small": pages < every,
         f"{counts['samples']:,} samples after the first {MAX_SAMPLES} of a task": counts["samples"],
@@ -128,6 +141,22 @@ def _collect_task(snapshot: Snapshot, row: int) -> tuple[dict[str, JSON], dict[s
     played = {str(sample): make_rollout_page(snapshot, row, sample, None) for sample in samples}
     tokens = {str(sample): list(_collect_tokens(snapshot, row, sample)) for sample in samples}
     return page, played, {sample: sequences for sample, sequences in tokens.items() if sequences}
+
+
+def _collect_media(
+    book: Book, page: dict[str, JSON], played: dict[str, JSON], held: Mapping[str, JSON]
+) -> dict[str, JSON]:
+    """Return the images and sounds of a task and its rollouts as data URLs by name, apart from those in `held`."""
+    lines = [each["raw"] for each in played.values() if each["raw"] and REFERENCE_PREFIX in each["raw"]]
+    messages = [*page["messages"], *(message for line in lines for message in decode(line)["messages"])]
+    names = {read_reference(source) for source in list_sources(as_messages(messages))} - {None, *held}
+    found: dict[str, JSON] = {}
+    for name in sorted(filter(None, names)):
+        with suppress(BookError):  # the page says that it cannot be shown
+            media = book.media.read(name)
+            if media.suffix != "svg":  # it can hold scripts
+                found[name] = f"data:{MEDIA_TYPES[media.suffix]};base64,{base64.b64encode(media.data).decode()}"
+    return found
 
 
 def _collect_tokens(snapshot: Snapshot, row: int, sample: int) -> Iterator[JSON]:
@@ -253,7 +282,8 @@ def make_document(data: dict[str, JSON], vendor_scripts: Sequence[str] = VENDOR_
         bundle_modules(WEB_FOLDER / "js" / "main.js"),
     ]
     script_hashes, style_hashes = (" ".join(map(_hash, each)) for each in (scripts, styles))
-    policy = f"default-src 'none'; script-src {script_hashes}; style-src {style_hashes}; img-src data:; base-uri 'none'"
+    policy = f"default-src 'none'; script-src {script_hashes}; style-src {style_hashes}; img-src data:; "
+    policy += "media-src data:; base-uri 'none'"
     head, body = _read_shell()
     contents = encode(data).decode().replace("<", "\\u003c")
     return "".join(

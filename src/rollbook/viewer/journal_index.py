@@ -140,7 +140,7 @@ def concatenate_columns(journal: JournalColumns, more: JournalColumns) -> Journa
     columns = [renumber_columns(each, answers, parts) for each in (journal, more)]
     by_line = {
         name: np.concatenate([getattr(journal, name), getattr(more, name)])
-        for name in ("sample", "attempt", "starts", "ends")
+        for name in ("sample", "attempt", "starts", "cached", "ends")
     }
     merged = merge_columns(columns)
     return JournalColumns(journal.path, journal.extents, answers.texts, parts.texts, merged, **by_line, damaged=damaged)

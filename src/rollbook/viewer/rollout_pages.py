@@ -17,12 +17,14 @@ from rollbook.core import (
     EnvironmentSpec,
     FailedLine,
     Limits,
+    RoleSettings,
     RunOptions,
     Sampling,
     ScoredLine,
     Settings,
     Task,
     TurnLine,
+    default_key_variable,
     encode,
     list_parameters,
 )
@@ -40,7 +42,7 @@ def make_rollout_page(snapshot: Snapshot, row: int, sample: int, attempt: int | 
     task = snapshot.task(row)
     samples = snapshot.samples(row)
     if sample not in samples:
-        raise UsageError(f"sample {sample} of task {task.id!r} was not asked for")
+        raise UsageError(f"sample {sample} of task {task.id!r} was not requested")
     _, line = _find_line(snapshot, row, sample, attempt)
     tries = snapshot.tries_of(task.id, sample)
     return {
@@ -74,7 +76,7 @@ def _find_line(snapshot: Snapshot, row: int, sample: int, attempt: int | None) -
     tries = snapshot.tries_of(snapshot.task(row).id, sample)
     if attempt is not None:
         if attempt >= len(tries):
-            raise UsageError(f"there are {len(tries)} failed tries, numbered from 0; {attempt} is none of them")
+            raise UsageError(f"there are {len(tries)} failed tries, numbered from 0; {attempt} does not exist")
         return tries[attempt].path, read_line(tries[attempt].path, tries[attempt].begin, tries[attempt].end)
     place = snapshot.located.find(row, sample)
     if place is not None:
@@ -92,13 +94,13 @@ def make_token_page(
     """Return the exact ids of a rollout as a trainer gets them: one sequence, or several where it forked."""
     path, line = _find_line(snapshot, row, sample, attempt)
     if path is None or line is None:
-        raise UsageError("the rollout has not been played yet: there are no tokens")
+        raise UsageError("the rollout has not run yet: there are no tokens")
     turns = _decode_turns(path, line)
     if not any(turn.tokens for turn in turns):
         raise UsageError("no tokens were recorded: the model's server did not report ids, and they are never guessed")
     made = merge(read_turns(path, turns))
     if sequence >= len(made):
-        raise UsageError(f"there are {len(made)} sequences, numbered from 0; {sequence} is none of them")
+        raise UsageError(f"there are {len(made)} sequences, numbered from 0; {sequence} does not exist")
     chosen = made[sequence]
     ids = chosen.prompt_ids + chosen.response_ids
     mask = [0] * len(chosen.prompt_ids) + chosen.mask
@@ -138,7 +140,7 @@ def make_replay_command(book: Book, task: Task, sample: int) -> str:
     spec = manifest.environments[task.env]
     words = ["rollbook", "run", *(_environment_words(spec) if len(manifest.environments) == 1 else [BLEND_PLACEHOLDER])]
     words += ["--task", task.id, "--sample", str(sample), "--seed", str(manifest.seed)]
-    words += [*_sampling_and_limits(book), *_model_words(book), *_judge_words(book)]
+    words += [*_sampling_and_limits(book), *_model_words(book), *_judge_words(book), *_role_words(book)]
     words += ["--continue-tokens"] if manifest.continue_tokens else []
     words += ["--agent", f"program:{shlex.join(manifest.agent.command)}"] if manifest.agent else []
     return shlex.join(words)
@@ -201,6 +203,19 @@ def _judge_words(book: Book) -> list[str]:
     keyed = _option_if_changed("--judge-key-env", settings.judge_key_env, usual.judge_key_env)
     timed = _option_if_changed("--judge-timeout", _format_number(settings.judge_s), _format_number(usual.judge_s))
     return [*urls, *(["--judge-name", judge.name] if judge.kind == "chat" else []), *keyed, *timed]
+
+
+def _role_words(book: Book) -> list[str]:
+    """Return the options of the other roles."""
+    words: list[str] = []
+    for role, spec in book.manifest.roles.items():
+        given, name = book.last_settings().roles.get(role, RoleSettings()), spec.model.name
+        places = {"anthropic": [f"anthropic/{name}"], "embedded": ["embedded"]}.get(spec.model.kind)
+        words += [f"{role}={place}" for place in places or given.urls or [URL_PLACEHOLDER]]
+        words += [f"{role}.name={name}"] if spec.model.kind == "chat" else []
+        words += [f"{role}.key_env={given.key_env}"] if given.key_env not in ("", default_key_variable(role)) else []
+        words += [f"{role}.sampling.{key}={encode(value).decode()}" for key, value in spec.sampling.items()]
+    return [word for each in words for word in ("--role", each)]
 
 
 def _option_if_changed(option: str, value: str, usual: str) -> list[str]:

@@ -23,7 +23,7 @@ from rollbook.viewer.vocabulary import Vocabulary
 
 MAX_DEPTH = 4
 MAX_RUNS = 5000
-CHECKED_FOLDERS = ("", "journals", "rounds", "workers", "leases", "done", "index")
+CHECKED_FOLDERS = ("", "journals", "rounds", "workers", "leases", "done", "index", "media")
 
 
 class RunFolder:

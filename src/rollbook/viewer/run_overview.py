@@ -80,6 +80,39 @@ class RunList:
         return {"pass@1": None, "interval": None, "cost": None}
 
 
+class LeaderboardPage:
+    """The leaderboard of a folder of several models; computed again only when one of the runs has changed."""
+
+    def __init__(self, cache: RunCache) -> None:
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._made: tuple[tuple[tuple[str, int], ...], dict[str, JSON]] | None = None
+
+    def read(self) -> dict[str, JSON]:
+        """Return the leaderboard; its paths are those within the folder."""
+        folder = self._cache.folder
+        with self._lock:
+            runs, missing = self._take_snapshots(reports.read_model_names(folder.root))
+            state = *((name, each.version) for name, each in runs.items()), *((why, 0) for why in missing.values())
+            if self._made is None or self._made[0] != state:
+                read = {name: each.reading for name, each in runs.items()}
+                self._made = state, reports.rank_models(Path(folder.name), read, missing).json()
+            return self._made[1]
+
+    def _take_snapshots(self, names: Sequence[str]) -> tuple[dict[str, Snapshot], dict[str, str]]:
+        """Return the runs that can be read, and why the others cannot."""
+        runs, missing = {}, {}
+        for name in names:
+            if not (self._cache.folder.root / name / "run.json").exists():
+                missing[name] = "not started"
+                continue
+            try:
+                runs[name] = self._cache.take_snapshot(name)
+            except (RollbookError, OSError, *JSON_ERRORS) as error:
+                missing[name] = replace_surrogates(str(error))
+        return runs, missing
+
+
 def describe_run(name: str, manifest: Manifest, plan: Plan) -> dict[str, JSON]:
     """Return what a run is."""
     return {
@@ -175,23 +208,25 @@ def list_notes(report: dict[str, JSON], live: bool) -> Iterator[str]:
     if report.get("token_damage"):
         yield report["token_damage"]
     yield from report.get("warnings", ())
+    if report.get("tail") and (tail := reports.describe_tail(report["tail"])):
+        yield tail
     if report["damaged"]:
         yield reports.describe_damage(report["damaged"], report["path"])
     if report["scripted"]:
         yield "scripted answers, no model"
     if live:
-        yield "the run is going on: these are the numbers so far"
+        yield "the run is in progress: these are the numbers so far"
     if report["dropped"]:
-        yield f"{report['dropped']} doubled rollouts dropped"
+        yield f"{report['dropped']} duplicate rollouts dropped"
     if report["kept_from"]:
-        yield f"two verifiers: what run {report['kept_from']} scored keeps its scores"
+        yield f"two verifiers: scores of run {report['kept_from']} are kept"
     if report["merged"]:
         yield f"read together with {', '.join(report['merged'])}"
     several = len(report["environments"]) > 1
     for one in [*report["environments"].values(), *([report["overall"]] if several else [])]:
         yield from (f"{one['env']}: {note}" if several else note for note in _list_coverage_notes(one))
     if report["overall"]["threshold"] != PASS_THRESHOLD:
-        yield f"a rollout passes from a reward of {report['overall']['threshold']:g}"
+        yield f"a rollout passes with a reward of at least {report['overall']['threshold']:g}"
 
 
 def _list_coverage_notes(metrics: dict[str, JSON]) -> Iterator[str]:
@@ -199,10 +234,10 @@ def _list_coverage_notes(metrics: dict[str, JSON]) -> Iterator[str]:
     tasks, coverage = metrics["tasks"], metrics["coverage"]
     for k, count in coverage.items():
         if count < tasks:
-            yield f"@{k} rests on {count} of {tasks} tasks"
+            yield f"@{k} is computed from {count} of {tasks} tasks"
     for k, count in metrics["maj_coverage"].items():
         if count < coverage[k]:
-            yield f"maj@{k} rests on {count} of {tasks} tasks (the others report no answers)"
+            yield f"maj@{k} is computed from {count} of {tasks} tasks (the others report no answers)"
 
 
 def make_pass_curve(metrics: dict[str, JSON]) -> list[dict[str, JSON]]:

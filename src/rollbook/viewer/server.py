@@ -1,12 +1,14 @@
 """The viewer's server: on loopback, protected by a token; its access checks and JSON API.
 
     GET /api/runs                                      every run of the folder
+    GET /api/leaderboard                               its models, if they ran on the same tasks with run --each
     GET /api/run?run=                                  the numbers and charts of one
     GET /api/tasks?run=&keep=&sort=&desc=&offset=&limit=   a piece of its table
     GET /api/task?run=&task=&offset=                   the samples of a task
     GET /api/rollout?run=&task=&sample=&attempt=       one rollout, or a failed attempt at it
     GET /api/tokens?run=&task=&sample=&attempt=&sequence=&offset=   its exact tokens
     GET /api/compare?a=&b=&common=&offset=&limit=      two runs
+    GET /api/media?run=&name=                          an image or a sound of its messages
     GET /api/search?run=&text=                         a stream of progress and hits
     GET /api/live?run=                                 a stream of events when something has changed
 
@@ -26,13 +28,15 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from rollbook.core import JSON, JSON_ERRORS, encode
+from rollbook import reports
+from rollbook.book import MediaStore
+from rollbook.core import JSON, JSON_ERRORS, MEDIA_TYPES, encode
 from rollbook.errors import RollbookError, UsageError
 from rollbook.processes import run_event_loop, serve_runner
 from rollbook.viewer.export import WEB_FOLDER
 from rollbook.viewer.rollout_pages import make_rollout_page, make_token_page
 from rollbook.viewer.run_cache import RunCache
-from rollbook.viewer.run_overview import RunList, make_compare_page, make_run_page
+from rollbook.viewer.run_overview import LeaderboardPage, RunList, make_compare_page, make_run_page
 from rollbook.viewer.search import TextSearch
 from rollbook.viewer.snapshot import replace_surrogates
 from rollbook.viewer.task_pages import make_task_page, make_task_rows
@@ -44,6 +48,7 @@ POLICY = "; ".join(
         "style-src 'self'",
         "connect-src 'self'",
         "img-src 'self' data:",
+        "media-src 'self' data:",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
@@ -87,11 +92,11 @@ class AccessGuard:
 
     def _find_refusal(self, request: web.Request) -> tuple[int, str] | None:
         if not is_own_host(request.headers.get("Host", ""), _server_port(request)):
-            return 403, "this address is not ours"
+            return 403, "the viewer does not serve this address"
         if not _is_same_origin(request):
-            return 403, "another page may not read this one"
+            return 403, "requests from other web pages are refused"
         if request.method not in ("GET", "HEAD"):
-            return 405, "there is nothing to write here"
+            return 405, "the viewer is read-only"
         if not self._has_token(request):
             return 401, "open the address that `rollbook view` has printed: it has the token in it"
         return None
@@ -157,12 +162,14 @@ class ViewerApi:
 
     def __init__(self, cache: RunCache, every_s: float = POLL_S) -> None:
         self._cache, self._runs, self._every_s = cache, RunList(cache), every_s
+        self._leaderboard = LeaderboardPage(cache)
         self._streams = 0
 
     def add_routes(self, app: web.Application, prefix: str) -> None:
         """Add the routes below a prefix."""
         answers: dict[str, Callable[[RequestQuery], JSON]] = {
             "runs": self._list_runs,
+            "leaderboard": lambda q: self._leaderboard.read(),
             "run": lambda q: make_run_page(q.text("run"), self._cache.take_snapshot(q.text("run"))),
             "tasks": self._tasks,
             "task": self._task,
@@ -172,12 +179,14 @@ class ViewerApi:
         }
         for name, answer in answers.items():
             app.router.add_get(f"{prefix}api/{name}", make_json_handler(answer))
+        app.router.add_get(f"{prefix}api/media", self._send_media)
         app.router.add_get(f"{prefix}api/search", self._make_stream_handler(self._search), allow_head=False)
         app.router.add_get(f"{prefix}api/live", self._make_stream_handler(self._live), allow_head=False)
 
     def _list_runs(self, query: RequestQuery) -> JSON:
         folder = self._cache.folder
-        return {"folder": folder.name, "single": folder.single, "runs": self._runs.rows()}
+        models = not folder.single and reports.is_model_folder(folder.root)
+        return {"folder": folder.name, "single": folder.single, "models": models, "runs": self._runs.rows()}
 
     def _tasks(self, query: RequestQuery) -> JSON:
         keep, sort = query.text("keep", ""), query.text("sort", "")
@@ -205,6 +214,18 @@ class ViewerApi:
         a, b = self._cache.take_snapshot(query.text("a")), self._cache.take_snapshot(query.text("b"))
         offset, limit = query.integer("offset", 0), query.integer("limit", PAGE_ROWS, MAX_ROWS)
         return make_compare_page(a, b, query.flag("common"), offset, limit)
+
+    async def _send_media(self, request: web.Request) -> web.StreamResponse:
+        """Send an image or a sound, after checking that it is what was stored."""
+        query = RequestQuery(request)
+        try:
+            run = self._cache.folder.path(query.text("run"))
+            media = await asyncio.to_thread(lambda: MediaStore(run).read(query.text("name")))
+        except UsageError as error:
+            return make_refusal(400, replace_surrogates(str(error)))
+        except (RollbookError, OSError) as error:
+            return make_refusal(409, replace_surrogates(str(error)))
+        return web.Response(body=media.data, headers=make_media_headers(media.suffix))
 
     def _make_stream_handler(self, stream: Callable[[RequestQuery, web.StreamResponse], Awaitable[None]]) -> Handler:
         """Return a handler of server-sent events, of which at most MAX_STREAMS run at once."""
@@ -258,6 +279,14 @@ class ViewerApi:
         return {"runs": self._runs.rows()}
 
 
+def make_media_headers(suffix: str) -> dict[str, str]:
+    """Return the headers of an image or a sound: it is never run, and what could hold a script is only plain text."""
+    active = suffix in ACTIVE_SUFFIXES
+    kind = {"Content-Type": "text/plain" if active else MEDIA_TYPES[suffix]}
+    kept = {"Content-Disposition": "attachment"} if active else {}
+    return {**HEADERS, **kind, **kept, "Content-Security-Policy": "default-src 'none'; sandbox"}
+
+
 class RequestQuery:
     """The parameters of a request, each with its bounds."""
 
@@ -268,7 +297,7 @@ class RequestQuery:
         """Return a parameter; one without a default is required."""
         value = self._parameters.get(name, default)
         if value is None:
-            raise UsageError(f"the request does not say which {name}")
+            raise UsageError(f"the request names no {name}")
         return value
 
     def integer(self, name: str, default: int | None = None, maximum: int = MAX_INTEGER) -> int:
@@ -307,6 +336,8 @@ async def send_event(response: web.StreamResponse, value: JSON) -> None:
     await response.write(b"data: " + encode(value) + b"\n\n")
 
 
+ACTIVE_SUFFIXES = ("svg",)
+"""Images that can hold scripts."""
 HOST = "127.0.0.1"
 SHUTDOWN_TIMEOUT_S = 0.5
 MAX_URL_BYTES = 1 << 16
@@ -340,7 +371,7 @@ def _make_asset_handler(path: Path) -> Handler:
 
 
 def view(cache: RunCache, port: int, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told the address, which has the token in it."""
+    """Serve until SIGINT or SIGTERM; `ready` is called with the address, which has the token in it."""
     run_event_loop(lambda: _serve_until_signal(cache, port, ready))
 
 

@@ -28,13 +28,13 @@ def test_a_driver_goes_on_by_itself_and_is_cancelled_and_resumed(
     model = ["-m", endpoint.url, "--model-name", "mock"]
     sent = commands.run("submit", f"{sums}?tasks=100", *model, "--workers", 2, "-c", 2, "--on", "ray", "-o", "run")
     assert sent.code == 0, sent.stderr
-    (crew,) = read_jobs(run)
-    assert sent.stdout.splitlines() == [str(run), f"crew {crew.job} (workers: 2)"]
+    (driver,) = read_jobs(run)
+    assert sent.stdout.splitlines() == [str(run), f"driver {driver.job} (workers: 2)"]
     assert eventually(lambda: len(workers_of(run)) == 2, 60)
     assert commands.run("status", "run", "--json").json["jobs"] == [
-        {"kind": "crew", "state": "RUNNING", "tasks": 1, "reason": ""}
+        {"kind": "driver", "state": "RUNNING", "tasks": 1, "reason": ""}
     ]
-    assert "are at it: rollbook cancel" in commands.run("resume", "run").complaint
+    assert "are running: rollbook cancel" in commands.run("resume", "run").complaint
     assert commands.run("cancel", "run").stdout == "cancelled 1 jobs\n"
     assert not workers_of(run)
     assert commands.run("status", "run", "--json").json["jobs"][0]["state"] == "ENDED"

@@ -105,9 +105,9 @@ def test_what_does_not_get_ready_is_ended_and_never_published(tmp_path: Path, wo
     ("words", "name", "why"),
     [
         ([], "tiny", None),
-        (["--loading=600"], "tiny", "/health says HTTP 503"),
+        (["--loading=600"], "tiny", "/health returns HTTP 503"),
         ([], "other", "it serves tiny, not other"),
-        (["--mute"], "tiny", "a completion of one token says HTTP 404"),
+        (["--mute"], "tiny", "a completion of one token returns HTTP 404"),
     ],
 )
 def test_an_open_port_is_not_ready(tmp_path: Path, words: list[str], name: str, why: str | None) -> None:

@@ -71,4 +71,4 @@ def test_a_process_becomes_the_command_of_its_rank() -> None:
         return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
 
     assert run(1, "n2").stdout == "1\n"
-    assert "rank 0 is on n2, where the first was to be on n1" in run(0, "n2").stderr
+    assert "rank 0 is on n2, but the first rank was expected on n1" in run(0, "n2").stderr

@@ -84,7 +84,7 @@ def test_other_servers_end_a_stint_whether_it_waits_or_works(
     made, notes = worker(tmp_path, monkeypatch, first, finished)
     publish_endpoint(tmp_path, endpoint("old"))
     assert asyncio.run(made._work_with_shared_servers(SERVE)) == ""
-    assert notes == ["other servers are there: going on with them"]
+    assert notes == ["the servers changed: continuing with the new ones"]
 
 
 def test_servers_that_do_not_answer_again_and_again_end_the_worker(

@@ -14,6 +14,7 @@ from rollbook.clusters.job_files import read_jobs
 from support.alive import eventually
 from support.book_assertions import assert_complete
 from support.commands import Commands
+from support.trackers import Logged
 
 
 def test_an_array_of_workers_fills_a_book_and_one_report_ends_it(
@@ -94,6 +95,18 @@ def test_waiting_for_jobs_ends_like_a_local_run(
     assert "5 of 6 rollouts were scored" in short.complaint
 
 
+def test_a_tracker_follows_jobs_that_are_waited_for(
+    rollbook: Commands, serve: Serve, sums: str, profile: Callable[..., Path], folder: Path
+) -> None:
+    logged = Logged(folder, rollbook)
+    words = ["-m", serve().url, "--model-name", "mock", "--on", "slurm", "--wait-jobs", "--cluster", profile()]
+    done = logged.run("run", f"{sums}?tasks=6", *words, "-o", folder / "run", "--workers", 2, "--log", "diary")
+    assert done.code == 0, done.stderr
+    (closed,) = logged.read("close")
+    assert (closed["state"], closed["metrics"]["final/scored"], len(closed["samples"]["rows"])) == ("finished", 6, 6)
+    assert logged.read("metrics")[-1]["metrics"]["scored"] == 6
+
+
 def test_two_reports_at_once_do_no_harm(submit: Submit, serve: Serve, sums: str, cluster: Cluster) -> None:
     endpoint = serve()
     sent = submit(f"{sums}?tasks=20", "-k", 2, "-m", endpoint.url, "--model-name", "mock", "--workers", 2)
@@ -121,7 +134,7 @@ def test_a_job_that_is_unknown_or_failed_is_never_waited_for(
         "-o",
         folder / "late",
     ]
-    assert "after: 999999: Slurm knows no such job" in rollbook.run("submit", *words, "--after", 999999).complaint
+    assert "after: 999999: Slurm does not know this job" in rollbook.run("submit", *words, "--after", 999999).complaint
     failed = cluster.ask("sbatch", "--parsable", "--output=/dev/null", "--wrap", "exit 9").strip()
     waiting = cluster.ask("sbatch", "--parsable", "--output=/dev/null", "--hold", "--wrap", "true").strip()
     assert eventually(lambda: cluster.jobs(failed).get(failed) == "FAILED", 30)

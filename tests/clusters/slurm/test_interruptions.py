@@ -76,7 +76,7 @@ def test_two_attempts_that_bring_nothing_are_the_last(
     endpoint.switch("hang", models="ok")
     sent = submit(f"{sums}?tasks=4", *model(endpoint), "--call-timeout", 300)
     array = sent.ids["workers"]
-    for attempt, outcome in enumerate(("requeued as", "two attempts running wrote nothing")):
+    for attempt, outcome in enumerate(("requeued as", "two attempts in a row wrote nothing")):
         assert eventually(lambda n=attempt: cluster.hasten() or endpoint.calls > 4 * n, 60), sent.logs()
         cluster.ask("scancel", "--signal=USR1", "--batch", f"{array}_0")
         assert eventually(lambda word=outcome: word in sent.logs(), 60), sent.logs()
@@ -108,7 +108,7 @@ def test_what_is_cancelled_stays_out_of_the_queue_and_is_resumed_with_other_sett
     sent = submit(f"{sums}?tasks=200", *model(endpoint), "--workers", 2, "-c", 2)
     sent.wait_scored(4)
     assert "2 workers of" in rollbook.run("resume", sent.run, "-c", 8).complaint
-    assert "that is enough" in rollbook.run("resume", sent.run).stderr
+    assert "which is enough" in rollbook.run("resume", sent.run).stderr
     assert rollbook.run("cancel", sent.run).stdout == "cancelled 3 jobs\n"
     array = sent.ids["workers"]
     assert eventually(lambda: set(cluster.jobs(array).values()) == {"CANCELLED"}, 30), (cluster.jobs(), sent.logs())

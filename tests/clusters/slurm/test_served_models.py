@@ -115,7 +115,7 @@ def test_servers_with_jobs_of_their_own_serve_all_workers_and_end_with_them(
     array = sent.ids["servers"]
     assert eventually(lambda: set(cluster.jobs(array).values()) == {"COMPLETED"}, 60), (cluster.jobs(), sent.logs())
     assert endpoints(sent.run) == []
-    assert sent.logs().count("nobody needs this server any more") == 2
+    assert sent.logs().count("this server is no longer needed") == 2
 
 
 def test_the_loss_of_a_shared_server_costs_no_rollout(submit: Submit, sums: str, cluster: Cluster) -> None:

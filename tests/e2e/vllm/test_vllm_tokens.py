@@ -185,7 +185,7 @@ def test_an_edited_history_is_asked_as_it_is(vllm):
 
     turns, said = talk(vllm, "noise", edited)
     assert len(merge(turns)) == 2
-    assert "does not go on from the last answer" in said[0]
+    assert "does not continue from the unchanged last answer" in said[0]
 
 
 def test_ids_go_in_as_a_text_completion_too(vllm):

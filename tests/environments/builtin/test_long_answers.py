@@ -9,7 +9,9 @@ import pytest
 
 from rollbook.core import Message, Rollout, Task
 from rollbook.environments.answers.extraction import last_block
+from rollbook.environments.builtin.bbh import BBH
 from rollbook.environments.builtin.gsm8k import GSM8K
+from rollbook.environments.builtin.ifeval import IFEval
 from rollbook.environments.builtin.json_schema import JSONSchema
 from rollbook.environments.builtin.math import Math
 from rollbook.environments.builtin.mcqa import MCQA
@@ -36,6 +38,25 @@ REPEATED_PARTS = (
     "e ",
     "x^9",
 )
+INSTRUCTIONS: dict[str, dict[str, object]] = {
+    "change_case:capital_word_frequency": {"capital_frequency": 1, "capital_relation": "at least"},
+    "detectable_content:number_placeholders": {"num_placeholders": 3},
+    "detectable_content:postscript": {"postscript_marker": "P.S."},
+    "detectable_format:json_format": {},
+    "detectable_format:multiple_sections": {"section_spliter": "a", "num_sections": 3},
+    "detectable_format:number_bullet_lists": {"num_bullets": 3},
+    "detectable_format:number_highlighted_sections": {"num_highlights": 3},
+    "detectable_format:title": {},
+    "keywords:forbidden_words": {"forbidden_words": ["b"]},
+    "keywords:frequency": {"keyword": "b", "frequency": 3, "relation": "at least"},
+    "length_constraints:nth_paragraph_first_word": {"num_paragraphs": 3, "nth_paragraph": 1, "first_word": "b"},
+    "length_constraints:number_paragraphs": {"num_paragraphs": 3},
+    "length_constraints:number_sentences": {"num_sentences": 3, "relation": "less than"},
+    "length_constraints:number_words": {"num_words": 3, "relation": "less than"},
+    "startend:end_checker": {"end_phrase": "b"},
+}
+"""Kinds of which none is followed by most of these answers, so that every form of the answer is looked at."""
+
 ROWS: list[tuple[Environment, dict[str, object]]] = [
     (GSM8K(), {"answer": "4"}),
     (Math(data=[]), {"answer": "4"}),
@@ -65,6 +86,23 @@ def test_no_answer_is_so_long_that_it_cannot_be_scored(row: tuple[Environment, d
             text = before + part * (SIZE // len(part)) + after
             rollout = Rollout(task=task, sample=0, seed=0, messages=[*task.messages, Message("assistant", text)])
             assert cpu_seconds(environment.verify, task, rollout) < MOST_S, (before, part, after)
+
+
+MARKED_PARTS = ("a", "[", "<<", "*", "\n", "\n*", ". ", "...", ".a", "] ", "\\boxed{", "answer is ")
+MARKED_ROWS: list[tuple[Environment, dict[str, object]]] = [
+    *((BBH(), {"answer": target, "input": "Which?"}) for target in ("] )", "ant bee")),
+    (IFEval(), {"instructions": [{"kind": kind, "arguments": arguments} for kind, arguments in INSTRUCTIONS.items()]}),
+]
+
+
+@pytest.mark.parametrize("row", MARKED_ROWS, ids=lambda row: type(row[0]).__name__)
+def test_no_marks_are_so_many_that_they_cannot_be_counted(row: tuple[Environment, dict[str, object]]) -> None:
+    environment, fields = row
+    task = Task(id="t", prompt="q", **fields)  # type: ignore[arg-type]
+    for part in MARKED_PARTS:
+        text = part * (SIZE // len(part)) + "x"
+        rollout = Rollout(task=task, sample=0, seed=0, messages=[*task.messages, Message("assistant", text)])
+        assert cpu_seconds(environment.verify, task, rollout) < MOST_S, part
 
 
 @pytest.mark.parametrize("line", ["```" + "a" * SIZE + "`", "`" * SIZE + "x`", "~~~" + " \t" * SIZE + "`"])

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from rollbook.core import Task
+from rollbook.environments import resolve
 from rollbook.environments.builtin.mcqa import MCQA
 from rollbook.errors import UsageError
 from support.rollouts import make_rollout
@@ -45,14 +46,14 @@ def test_options_and_answers_may_be_written_in_many_ways(tmp_path, options, answ
         ({"answer": "A"}, "no options"),
         ({"options": ["red"], "answer": "A"}, "no options; give a list of at least two"),
         ({"options": "red, blue", "answer": "A"}, "no options"),
-        ({"options": ["red", "blue"], "answer": "C"}, "the answer 'C' is none of the options A, B"),
-        ({"options": ["red", "blue"]}, "the answer None is none of the options"),
-        ({"options": ["red", "blue"], "answer": True}, "the answer True is none"),
+        ({"options": ["red", "blue"], "answer": "C"}, "the answer 'C' is not one of the options A, B"),
+        ({"options": ["red", "blue"]}, "the answer None is not one of the options"),
+        ({"options": ["red", "blue"], "answer": True}, "the answer True is not one"),
         ({"options": {"a": "red", "A": "blue"}, "answer": "A"}, "two options have the same letter"),
-        ({"options": [1, 2, 3], "answer": 2}, "the answer 2 may be an option's place or its text; write its letter"),
-        ({"options": [None, None], "answer": "A"}, "an option is empty, or no text"),
-        ({"options": ["red", " "], "answer": "A"}, "an option is empty, or no text"),
-        ({"options": ["red", ["blue"]], "answer": "A"}, "an option is empty, or no text"),
+        ({"options": [1, 2, 3], "answer": 2}, "the answer 2 may be an option's index or its text; write its letter"),
+        ({"options": [None, None], "answer": "A"}, "an option is empty, or not text"),
+        ({"options": ["red", " "], "answer": "A"}, "an option is empty, or not text"),
+        ({"options": ["red", ["blue"]], "answer": "A"}, "an option is empty, or not text"),
     ],
 )
 def test_a_row_that_cannot_be_asked_is_named(tmp_path, row, words):
@@ -63,7 +64,7 @@ def test_a_row_that_cannot_be_asked_is_named(tmp_path, row, words):
 def test_a_number_is_a_label_where_labels_are_numbers(tmp_path):
     options = {"label": ["1", "2", "3"], "text": ["red", "blue", "green"]}
     assert next(mcqa(tmp_path, {"question": "Which?", "choices": options, "answer": 1}).tasks()).answer == "1"
-    with pytest.raises(UsageError, match="the answer 0 is none of the options 1, 2, 3"):
+    with pytest.raises(UsageError, match="the answer 0 is not one of the options 1, 2, 3"):
         list(mcqa(tmp_path, {"question": "Which?", "choices": options, "answer": 0}).tasks())
 
 
@@ -95,7 +96,7 @@ def test_in_a_cell_a_number_is_a_place(tmp_path):
     path.write_text('question,options,answer\nWhich?,"[""red"", ""blue""]",1\nHow many?,"[1, 2, 3]",2\n')
     tasks = MCQA(str(path)).tasks()
     assert next(tasks).answer == "B"
-    with pytest.raises(UsageError, match="the answer 2 may be an option's place or its text"):
+    with pytest.raises(UsageError, match="the answer 2 may be an option's index or its text"):
         next(tasks)
 
 
@@ -130,3 +131,20 @@ def test_a_task_that_others_made_has_its_options_as_its_row_does(tmp_path):
     assert mcqa(tmp_path).verify(task, make_rollout(task, "\\boxed{B}")).reward == 1.0
     with pytest.raises(UsageError, match=r"task u.*no options"):
         mcqa(tmp_path).verify(Task("u", "Which?", answer="B"), make_rollout(task, "\\boxed{B}"))
+
+
+def test_a_number_is_a_place_where_the_rows_say_so(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "1 + 1?", "options": ["1", "2", "3"], "answer": 1}\n')
+    with pytest.raises(UsageError, match="may be an option's index or its text"):
+        list(resolve("mcqa", data=str(path)).instance.tasks())
+    [task] = resolve("mcqa?index=true", data=str(path)).instance.tasks()
+    assert task.answer == "B"
+
+
+def test_a_template_shows_the_options_behind_their_letters(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1?", "options": ["one", "two"], "answer": "B"}\n')
+    (tmp_path / "ask.txt").write_text("{question}\n{lettered_options}")
+    [task] = resolve("mcqa", str(tmp_path / "rows.jsonl"), str(tmp_path / "ask.txt")).instance.tasks()
+    assert task.prompt == "1 + 1?\nA: one\nB: two"
+    assert "lettered_options" not in task.fields

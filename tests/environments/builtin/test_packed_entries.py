@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -48,3 +49,9 @@ def test_numbers_of_numpy_and_infinities_become_plain():
 def test_what_cannot_be_kept_is_refused():
     with pytest.raises(TypeError, match="object cannot be kept"):
         pack({"a": object()})
+
+
+def test_a_fraction_comes_back_as_a_fraction():
+    back = unpack(decode(encode(pack({"share": Fraction(2, 3)}))))
+    assert back == {"share": Fraction(2, 3)}
+    assert type(back["share"]) is Fraction

@@ -153,9 +153,7 @@ def test_no_model_is_asked_so_none_may_be_given(tmp_path):
     assert load_run_environments(request)[0].loaded.spec.plays
     path = plan_request(request)
     assert Book(path).manifest.model.kind == "remote"
-    with pytest.raises(
-        UsageError, match=r"-m http://m/v1: gym\+agent://h:1 plays its rollouts with a model of its own"
-    ):
+    with pytest.raises(UsageError, match=r"-m http://m/v1: gym\+agent://h:1 runs its rollouts with its own model"):
         run("gym+agent://h:1", "http://m/v1", data=data, out=tmp_path / "other")
 
 
@@ -187,7 +185,7 @@ def test_who_plays_elsewhere_has_no_tools_or_replies_here():
 
     with pytest.raises(UsageError, match=r"Sync\.play must be async"):
         execution_mode(Sync)
-    with pytest.raises(UsageError, match="its tools and reply would never be asked"):
+    with pytest.raises(UsageError, match="its tools and reply would never be called"):
         execution_mode(Replies)
 
 
@@ -199,5 +197,5 @@ def test_an_agent_may_make_the_prompt_itself(tmp_path):
 
 def test_no_given_answer_can_be_scored_by_somebody_who_plays(tmp_path):
     data = write_rows(tmp_path / "rows.jsonl", row("a", id="x"))
-    with pytest.raises(UsageError, match="plays its rollouts itself, so no given answer can be scored there"):
+    with pytest.raises(UsageError, match="runs its rollouts itself, so it cannot score a given answer"):
         score("gym+agent://h:1", "x", "42", data=data)

@@ -52,7 +52,7 @@ third: ${copy:first.b}
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("mcqa: {a: 1}\nother: 2\nmcqa: {a: 2}\n", "main.yaml:3: mcqa stands here twice"),
+        ("mcqa: {a: 1}\nother: 2\nmcqa: {a: 2}\n", "main.yaml:3: mcqa is given twice"),
         ("a: [", "main.yaml:1"),
         ("- a\n", "written as `name: ...`"),
         ("config_paths: x\n", "config_paths must be a list"),

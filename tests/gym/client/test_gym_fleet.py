@@ -72,7 +72,11 @@ def agent_of(code, **settings):
         (agent_of("simple_agent"), None, ""),
         (agent_of("simple_agent", max_steps=3), 3, ""),
         (agent_of("tool_simulation_agent"), 1, ""),
-        (agent_of("planner", max_steps=2), 2, "who is a planner, which is not started: our own agent plays its rows"),
+        (
+            agent_of("planner", max_steps=2),
+            2,
+            "who is a planner, which Rollbook does not start: the built-in agent runs its rows",
+        ),
     ],
 )
 def test_a_row_gets_as_many_steps_as_its_agent_allows(home, agent, turns, note):
@@ -144,7 +148,7 @@ def test_rows_are_routed_to_the_server_of_their_agent(home):
     assert {task: rollout.score.info["by"] for task, rollout in result.items()} == {"a1": "one", "a2": "two"}
     assert {name: part.mean for name, part in make_report(home / "run").environments.items()} == {"a1": 1.0, "a2": 0.0}
     data = write_rows(home / "rows.jsonl", row("a", agent_ref={"name": "a3"}))
-    with pytest.raises(UsageError, match=r"rows\.jsonl:1: agent_ref a3: of several servers.*: a1, a2"):
+    with pytest.raises(UsageError, match=r"rows\.jsonl:1: agent_ref a3: with several servers.*: a1, a2"):
         list(ManagedServer(spec.removeprefix("gym:"), data).tasks())
 
 
@@ -170,7 +174,7 @@ def test_a_taken_port_is_another_port(home, monkeypatch):
     assert drive(home, write_config(home, mine=toy(taken=1)))["a"].reward == 1.0
     assert (home / "mine.starts").read_text() == "xx"
     monkeypatch.setattr(fleet, "START_ATTEMPTS", 2)
-    with pytest.raises(UsageError, match="2 times running, another program took the port"):
+    with pytest.raises(UsageError, match="2 times in a row, another program took the port"):
         drive(home, write_config(home, mine=toy(taken=99)), out=home / "other")
 
 
@@ -194,8 +198,8 @@ def test_a_server_that_does_not_start_is_told_with_its_last_words(home, monkeypa
     [
         ("gym", "which configuration"),
         ("gym:nowhere.yaml", "no such file, and ROLLBOOK_GYM names no checkout"),
-        ("gym:config.yaml?policy_api_key=x", "no secret goes into a run directory"),
-        ("gym:lost.yaml", "lies in no checkout"),
+        ("gym:config.yaml?policy_api_key=x", "secrets must not be in a run directory"),
+        ("gym:lost.yaml", "is not in a checkout"),
         ("gym:Gym/empty.yaml", "names no resources server"),
     ],
 )
@@ -210,7 +214,7 @@ def test_a_missing_folder_entry_or_python_is_named(home, monkeypatch):
     checkout = GymCheckout(home / "config.yaml")
     with pytest.raises(UsageError, match="no folder resources_servers/none"):
         checkout.folder(ServerBlock("a", "resources_servers", "none", {}))
-    with pytest.raises(UsageError, match=r"its entrypoint .* is no file"):
+    with pytest.raises(UsageError, match=r"its entrypoint .* is not a file"):
         checkout.entry(ServerBlock("a", "resources_servers", "toy", {"entrypoint": "main.py"}))
     monkeypatch.delenv("ROLLBOOK_GYM_PYTHON")
     with pytest.raises(UsageError, match=r"\.venv/bin/python; name a Python that has Gym with ROLLBOOK_GYM_PYTHON"):

@@ -95,7 +95,7 @@ def test_words_of_an_answer_are_one_short_line():
     assert GymReply(500, b"\"RuntimeError('boom')\"").summary == "RuntimeError('boom')"
     assert GymReply(500, b"a\n b" + b"x" * 999).summary[:5] == "a bxx"
     assert len(GymReply(500, b"x" * 9999).summary) == 500
-    assert GymReply(500, b"").summary == "no words"
+    assert GymReply(500, b"").summary == "no message"
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_torn_last_line_is_left_out_and_told(tmp_path):
 def test_lines_that_are_there_twice_are_told_and_the_first_counts(tmp_path):
     report, notes = import_file(tmp_path, write(tmp_path / "run.jsonl", line(0, 0, 1.0), line(0, 0, 0.0)))
     assert report.overall.mean == 1.0
-    assert "1 rollouts are there more than once" in notes[0]
+    assert "1 rollouts occur more than once" in notes[0]
 
 
 def test_a_reward_that_is_none_is_a_failure(tmp_path):
@@ -116,7 +116,7 @@ def test_a_file_that_is_none_is_one_line(tmp_path, text, message):
 
 def test_a_rollout_that_nobody_asked_for_is_refused(tmp_path):
     write(tmp_path / "run_materialized_inputs.jsonl", input_row(0, 0))
-    with pytest.raises(UsageError, match="_ng_task_index 0, _ng_rollout_index 1 was never asked for"):
+    with pytest.raises(UsageError, match="_ng_task_index 0, _ng_rollout_index 1 was never requested"):
         import_file(tmp_path, write(tmp_path / "run.jsonl", line(0, 1)))
 
 
@@ -137,7 +137,7 @@ def test_an_imported_run_is_shown_and_does_not_go_on(tmp_path):
     assert "nothing is left to do" in gone_on.stderr
     again = commands.run("reverify", "book", "--only", "scored", "-o", "again")
     assert again.code == 2
-    assert "this run was imported: it cannot go on here" in again.complaint
+    assert "this run was imported: it cannot be continued here" in again.complaint
 
 
 def test_a_reward_that_is_written_as_nan_fails_alone(tmp_path):

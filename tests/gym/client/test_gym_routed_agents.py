@@ -146,7 +146,7 @@ def test_rows_of_one_agent_are_selected_by_its_name(tmp_path):
 
     async def main():
         async with Agent() as one, Agent() as two, Head({"one": one.host, "two": two.host}) as head:
-            with pytest.raises(UsageError, match="agent=three: the head server knows one, two"):
+            with pytest.raises(UsageError, match="agent=three: the head server lists one, two"):
                 await asyncio.to_thread(lambda: [*RoutedAgents(f"gym+head://{head.host}?agent=three", data).tasks()])
             blend = tmp_path / "blend.yaml"
             envs = [

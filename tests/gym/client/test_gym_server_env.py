@@ -266,7 +266,9 @@ def test_a_session_does_not_outlive_its_server(tmp_path):
             with pytest.raises(RolloutFailed, match="connection refused"):
                 await env._servers.server_for(task).client.get("/")
             await server.listen()
-            with pytest.raises(RolloutFailed, match="environment_error in /get_counter_value: the server was out"):
+            with pytest.raises(
+                RolloutFailed, match="environment_error in /get_counter_value: the server was unreachable"
+            ):
                 await env.use("get_counter_value", {}, session)
             fresh = await env.open(task)
             assert await env.use("get_counter_value", {}, fresh) == '{"count": 3}'

@@ -81,10 +81,10 @@ def test_the_other_kind_of_server_is_told(tmp_path):
 
     async def main():
         async with Steps() as steps, Counter() as counter:
-            with pytest.raises(UsageError, match=r"its rollouts go step by step; write gym\+step"):
+            with pytest.raises(UsageError, match=r"its rollouts run step by step; write gym\+step"):
                 await run_async(steps.url, script, data=data, out=tmp_path / "one")
             counter.routes = {"/verify": {}}
-            with pytest.raises(UsageError, match="do not go step by step; write http"):
+            with pytest.raises(UsageError, match="do not run step by step; write http"):
                 await run_async(f"gym+step://{counter.host}", script, data=data, out=tmp_path / "two")
 
     asyncio.run(main())

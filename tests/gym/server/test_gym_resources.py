@@ -287,16 +287,16 @@ def test_the_states_that_are_open_are_closed_with_the_server() -> None:
     ("body", "message"),
     [
         (b"{", "the body is not JSON"),
-        (b"[]", "the body is no JSON object"),
+        (b"[]", "the body is not a JSON object"),
         (b"{}", "responses_create_params is missing"),
-        (b'{"responses_create_params": {"input": "x"}}', "response is no object"),
+        (b'{"responses_create_params": {"input": "x"}}', "response is not an object"),
         (
             b'{"responses_create_params": {"input": "x"}, "response": {"output": [3]}}',
-            r"response.output[0] is no object",
+            r"response.output[0] is not an object",
         ),
         (
             b'{"responses_create_params": {"input": "x"}, "response": {"output": "zz"}}',
-            "response.output is no list of items",
+            "response.output is not a list of items",
         ),
         (b'{"responses_create_params": {"input": [{"type": 5}]}}', "responses_create_params.input[0]: its type"),
     ],

@@ -91,7 +91,7 @@ def test_an_exported_file_has_the_pages_of_its_run(look, viewer, tmp_path):
     page = looked.page
     page.goto((tmp_path / "run.html").as_uri())
     page.wait_for_selector("table.tasks tbody tr")
-    assert "7 of 7 played rollouts. Left out: nothing" in page.locator(".note").inner_text()
+    assert "7 of 7 finished rollouts. Left out: nothing" in page.locator(".note").inner_text()
     page.click("table.tasks >> text=area-6")
     page.click(".card a >> text=sample 0")
     page.click("a.button:has-text('Tokens')")
@@ -129,7 +129,7 @@ def test_a_report_shows_its_numbers_and_charts_and_asks_nobody(look, tmp_path):
     page.goto(write_report_page(read, build_report(read)).as_uri())
     page.wait_for_selector("table[aria-label='Slowest tasks']")
     text = page.locator("main").inner_text()
-    for words in ("pass@1", "2 of 6", "model_timeout", "rests on 2 of 3 tasks", "95%"):
+    for words in ("pass@1", "2 of 6", "model_timeout", "is computed from 2 of 3 tasks", "95%"):
         assert words in text
     assert page.locator("figure canvas").count() == 4
     harmless(looked, page)

@@ -225,7 +225,7 @@ def find_visibility_problem(task: ActorTask) -> str:
     if run_id == task.run_id:
         return ""
     there = f"cannot be seen from the node {socket.gethostname()}"
-    return f"{task.run} {there}: a run directory has to lie where every node of the cluster sees it"
+    return f"{task.run} {there}: a run directory must be visible on every node of the cluster"
 
 
 SERVER_FAILED_CODE = 69
@@ -310,7 +310,7 @@ def explain_loss(message: str) -> str:
     'The actor is dead because its node has died. Node Id: 3f'
     """
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return next((line for line in lines if " because " in line), lines[0] if lines else "Ray does not say why")
+    return next((line for line in lines if " because " in line), lines[0] if lines else "Ray gives no reason")
 
 
 def make_start_failure(message: str) -> ExitStatus:
@@ -321,7 +321,7 @@ def make_start_failure(message: str) -> ExitStatus:
         )
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return ExitStatus(
-        UsageError.exit_code, f"Ray could not start a worker: {lines[-1] if lines else 'it does not say why'}"
+        UsageError.exit_code, f"Ray could not start a worker: {lines[-1] if lines else 'it gives no reason'}"
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from rollbook.book import Book
+from rollbook.book import Book, open_ordered_round
 from rollbook.clusters.job_files import (
     ClusterJob,
     SubmissionOrder,
@@ -70,15 +70,15 @@ ORDER_FIELDS = ("profile", "workers", "serve", "pack", "ray")
 
 def check_ray_order(order: SubmissionOrder) -> None:
     """Refuse what is impossible on Ray, before anything is written."""
-    _refuse_unknown(order.profile, ClusterProfile(), PROFILE_FIELDS, "a profile for Ray may say {}")
+    _refuse_unknown(order.profile, ClusterProfile(), PROFILE_FIELDS, "a profile for Ray may have {}")
     for name in ("worker", "server"):
         known = ("environment", "workdir")
-        _refuse_unknown(getattr(order.profile, name), RoleProfile(), known, f"{name}: for Ray it may say {{}}")
+        _refuse_unknown(getattr(order.profile, name), RoleProfile(), known, f"{name}: for Ray it may have {{}}")
     bare = SubmissionOrder(profile=order.profile, workers=1)
-    _refuse_unknown(order, bare, ORDER_FIELDS, "is for jobs of Slurm's")
+    _refuse_unknown(order, bare, ORDER_FIELDS, "is for Slurm jobs")
     if order.serve and (order.serve.shared or order.serve.nodes > 1):
         option = "--shared-servers" if order.serve.shared else "--nodes-per-server"
-        raise UsageError(f"{option}: on Ray each worker brings its own server, on one node")
+        raise UsageError(f"{option}: on Ray each worker starts its own server, on one node")
     check_secrets(order)
     check_devices(order)
 
@@ -141,10 +141,10 @@ def start_driver(cluster: RayCluster, run: Path, order: SubmissionOrder) -> Subm
     ray, number = cluster.ray, write_order(run, order)
     settings = Book(run).rounds()[-1].settings
     name = f"{Book(run).manifest.run}-{number}"
-    task = make_actor_task(run, number, order, settings, DRIVER_MODULE, run / "logs" / f"crew-{number}.log")
+    task = make_actor_task(run, number, order, settings, DRIVER_MODULE, run / "logs" / f"driver-{number}.log")
     task = msgspec.structs.replace(task, environ=task.environ | make_runtime_variables(cluster))
     options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "resources": HEAD_RESOURCES}
-    job = add_job(run, ClusterJob("crew", name, number, order.workers, scheduler="ray"))
+    job = add_job(run, ClusterJob("driver", name, number, order.workers, scheduler="ray"))
     actor = ray.remote(ProcessActor).options(**options).remote()
     try:
         problem = ray.get(actor.start.remote(task), timeout=START_TIMEOUT_S)
@@ -159,15 +159,15 @@ def start_driver(cluster: RayCluster, run: Path, order: SubmissionOrder) -> Subm
 
 def _explain_start_error(ray: Any, error: Exception) -> str:
     if isinstance(error, ray.exceptions.GetTimeoutError):
-        return f"no foreman was started on the cluster's head within {START_TIMEOUT_S:g} s"
+        return f"no driver was started on the cluster's head within {START_TIMEOUT_S:g} s"
     if isinstance(error, ray.exceptions.RayActorError):
-        return f"the foreman was lost ({explain_loss(str(error))})"
+        return f"the driver was lost ({explain_loss(str(error))})"
     return make_start_failure(str(error)).message
 
 
 def read_last_driver(run: Path) -> ClusterJob | None:
     """Return the latest driver of a run, whether it still runs or not."""
-    drivers = select_submitted(read_jobs(run), "crew")
+    drivers = select_submitted(read_jobs(run), "driver")
     return drivers[-1] if drivers else None
 
 
@@ -275,7 +275,7 @@ def _refuse_running(run: Path, cluster: RayCluster) -> None:
     """Refuse while a driver runs. In another cluster it cannot be seen, and would only share the work."""
     driver = read_last_driver(run)
     if driver and read_order(run, driver.submission).ray == cluster.address and is_driver_alive(run, driver):
-        raise UsageError(f"workers of {run} are at it: rollbook cancel {run} first, or wait: rollbook status {run}")
+        raise UsageError(f"workers of {run} are running: rollbook cancel {run} first, or wait: rollbook status {run}")
 
 
 def _open_round(run: Path, request: RayResume, order: SubmissionOrder, say: Say) -> SubmissionOrder | None:
@@ -285,5 +285,5 @@ def _open_round(run: Path, request: RayResume, order: SubmissionOrder, say: Say)
     if not upcoming.open_chunks:
         return None
     workers = min(order.workers, upcoming.open_chunks)
-    book.open_round(msgspec.structs.replace(upcoming.settings, workers=workers))
+    open_ordered_round(book, msgspec.structs.replace(upcoming.settings, workers=workers))
     return msgspec.structs.replace(order, workers=workers)

@@ -85,7 +85,7 @@ def check_server_args(serve: ServerSpec) -> None:
             way = "export VLLM_API_KEY, and name it under `secrets:` and with --api-key-env"
             raise UsageError(f"--server-arg=--api-key: a key in a command is seen by everyone on the node; {way}")
         if name in RESERVED_ARGS:
-            way = f"say it with {RESERVED_ARGS[name]}" if RESERVED_ARGS[name] else "leave it out"
+            way = f"set it with {RESERVED_ARGS[name]}" if RESERVED_ARGS[name] else "leave it out"
             raise UsageError(f"--server-arg={word}: the server's command has {name} already; {way}")
 
 
@@ -167,7 +167,7 @@ def _lock_folder() -> Path:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid != os.getuid():
-            raise ChildFailed(f"{folder} belongs to somebody else: remove it, or set TMPDIR")
+            raise ChildFailed(f"{folder} belongs to another user: remove it, or set TMPDIR")
     except OSError as error:
         raise ChildFailed(f"{folder}: {error.strerror}") from None
     return folder

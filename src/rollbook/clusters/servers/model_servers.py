@@ -101,7 +101,7 @@ async def wait_until_ready(
 ) -> None:
     """Wait until the server at `root` answers; ChildFailed when it ends (`describe_exit`) or when time is up."""
     loop = asyncio.get_running_loop()
-    deadline, delay, why = loop.time() + timeout_s, FIRST_DELAY_S, "nothing was tried"
+    deadline, delay, why = loop.time() + timeout_s, FIRST_DELAY_S, "no check was made"
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with aiohttp.ClientSession(headers=headers, trust_env=False) as session:
         while True:
@@ -133,7 +133,7 @@ async def find_readiness_problem(session: aiohttp.ClientSession, root: str, name
 async def _check_health(session: aiohttp.ClientSession, root: str, timeout_s: float) -> str | None:
     async with asyncio.timeout(min(timeout_s, HEALTH_TIMEOUT_S)):
         async with session.get(f"{root}/health") as response:
-            return None if response.status == 200 else f"/health says HTTP {response.status}"
+            return None if response.status == 200 else f"/health returns HTTP {response.status}"
 
 
 async def _check_completion(session: aiohttp.ClientSession, root: str, name: str, timeout_s: float) -> str | None:
@@ -151,7 +151,7 @@ async def _check_completion(session: aiohttp.ClientSession, root: str, name: str
 
 def _check_model_list(name: str, status: int, raw: bytes) -> str | None:
     if status != 200:
-        return f"/v1/models says HTTP {status}"
+        return f"/v1/models returns HTTP {status}"
     try:
         served = [row.id for row in read_models(raw).data]
     except JSON_ERRORS:
@@ -161,7 +161,7 @@ def _check_model_list(name: str, status: int, raw: bytes) -> str | None:
 
 def _check_answer(status: int, raw: bytes) -> str | None:
     if status != 200:
-        return f"a completion of one token says HTTP {status}"
+        return f"a completion of one token returns HTTP {status}"
     try:
         answer = decode(raw)
     except JSON_ERRORS:
@@ -381,7 +381,7 @@ async def wait_until_unneeded(run: Path, say: Callable[[str], None]) -> None:
         if await asyncio.to_thread(is_run_finished, run) or (
             ask_queue and await asyncio.to_thread(has_no_workers, run, say)
         ):
-            say("nobody needs this server any more")
+            say("this server is no longer needed")
             return
         await asyncio.sleep(POLL_S)
 
@@ -397,5 +397,5 @@ def has_no_workers(run: Path, say: Callable[[str], None]) -> bool:
     try:
         return not count_live_tasks(run)
     except SchedulerError as error:
-        say(f"{error}; serving on")
+        say(f"{error}; still serving")
         return False

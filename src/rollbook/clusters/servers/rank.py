@@ -23,7 +23,7 @@ def main(words: list[str]) -> int:
     head, commands = words[0], msgspec.json.decode(words[1], type=RankCommands)
     rank, node = find_scheduler(commands.scheduler).read_rank(os.environ)
     if (rank == 0) != (node == head):
-        sys.stderr.write(f"rank {rank} is on {node}, where the first was to be on {head}\n")
+        sys.stderr.write(f"rank {rank} is on {node}, but the first rank was expected on {head}\n")
         return CANNOT_START
     command = make_rank_command(commands, rank, node)
     try:

@@ -132,7 +132,7 @@ def _find_claims(text: str) -> Iterator[str]:
 
 
 def _read_claim(claim: str, options: dict[str, str]) -> str | None:
-    """Return the label that a claim names; empty if it names several, None if it is no claim."""
+    """Return the label that a claim names; empty if it names several, None if it is not a claim."""
     ended = _END.search(claim)
     sentence = claim[: ended.start()] if ended else claim
     if ended and ended[0] == "?":
@@ -164,7 +164,7 @@ def _find_other_options(rest: str, label: str, options: dict[str, str]) -> Itera
 
 
 def _is_contrasted(before: str, after: str, *, word: bool) -> bool:
-    """Whether a letter is no second choice: it is a word, a contrast to the first, or the subject of its own clause."""
+    """Whether a letter is not a second choice: a word, a contrast to the first, or the subject of its own clause."""
     if _CONTRAST.search(before) or (word and re.match(r"\s+(?!is\b)[a-z]", after)):
         return True
     clause = _CLAUSE if _JOINED.search(before) else _VERB

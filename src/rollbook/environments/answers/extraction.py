@@ -157,8 +157,10 @@ _OR_NEXT = re.compile(r"[\s,;]*(?:or|and|versus|vs)\b[^$]{0,20}(?:\$|\\\(|\d)", 
 _WORDS = re.compile(r"[A-Za-z]{2,}[ ]+[A-Za-z]{2,}|^[A-Za-z]{2,}\b[^=]*[ ]")
 
 
-def extract_math_answer(text: str) -> str | None:
+def extract_math_answer(text: str, *, marked_only: bool = False) -> str | None:
     r"""Return the final answer of a text: the last `\boxed{}`, else a marked answer, else the last expression.
+
+    With `marked_only`, an expression that nothing marks as the answer is none.
 
     >>> extract_math_answer(r"So \boxed{\frac{1}{2}}."), extract_math_answer(r"Answer: $\sqrt{2}$.")
     ('\\frac{1}{2}', '\\sqrt{2}')
@@ -172,6 +174,8 @@ def extract_math_answer(text: str) -> str | None:
         return strip_delimiters(tagged[-1])
     if marked := _MARKED.findall(text):
         return _read_marked_line(marked[-1][:SEARCHED_CHARS])
+    if marked_only:
+        return None
     tail = "\n".join(text.strip().splitlines()[-LAST_LINES:])[-SEARCHED_CHARS:]
     if (segment := _read_last_segment(tail)) is not None:
         return segment

@@ -40,6 +40,7 @@ class Code(Sandboxed):
     `spaces`, `tolerance` and `case` define when an output equals the expected one; a row's own `rule` overrides them.
     """
 
+    kind = "rows"
     description = "programming problems with stdin-stdout or function-call tests, from --data, run in the sandbox"
     row_fields: ClassVar = {
         "prompt": "the problem; also called question, problem, question_content or messages",

@@ -82,7 +82,7 @@ def _tests_from_list(tests: JSON, entry: str) -> CodeTests:
         raise InvalidTests(f"testtype {', '.join(sorted(map(str, unknown)))} is not known; stdin and functional are")
     functional = any(test.get("testtype") == "functional" for test in tests)
     if functional and not entry:
-        raise InvalidTests("they call a function, and metadata.func_name does not say which")
+        raise InvalidTests("they call a function, and metadata.func_name does not name it")
     calls_function = functional or not any("testtype" in test for test in tests)
     return _make_tests(((test["input"], test["output"]) for test in tests), entry if calls_function else "")
 
@@ -90,7 +90,7 @@ def _tests_from_list(tests: JSON, entry: str) -> CodeTests:
 def _make_tests(pairs: Iterable[tuple[JSON, JSON]], entry: str) -> CodeTests:
     if entry:
         if not entry.isidentifier():
-            raise InvalidTests(f"{entry!r} is no name of a function")
+            raise InvalidTests(f"{entry!r} is not the name of a function")
         calls = [
             (_call_arguments(given), json.loads(expected) if isinstance(expected, str) else expected)
             for given, expected in pairs

@@ -21,6 +21,7 @@ _SHIPPED_DATA = Path(__file__).with_name("data") / "gsm8k_test.jsonl.gz"
 class GSM8K(Environment):
     """Word problems whose answer is one number; `data` has rows to ask instead, `template` is for their prompts."""
 
+    kind = "benchmark"
     description = "1,319 grade school word problems, answered by a number (test set of Cobbe et al., 2021)"
     row_fields: ClassVar = {
         "question": "the problem; also called problem, prompt or messages",

@@ -20,8 +20,9 @@ _NEXT_STATEMENT = re.compile(r"^\S", re.MULTILINE)
 
 
 class HumanEval(Sandboxed):
-    """Functions to complete. The tests run out of the code's reach: an early exit or a forged verdict is no pass."""
+    """Functions to complete. The tests run out of the code's reach: an early exit or a forged verdict does not pass."""
 
+    kind = "benchmark"
     description = "164 Python functions to complete, run against their tests in the sandbox (Chen et al., 2021)"
 
     def __init__(self, seconds: float = 3.0, memory_mb: int = 512) -> None:

@@ -130,6 +130,7 @@ TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep, or too deeply for its sche
 class JSONSchema(Environment):
     """Requests from `data`, each with a `schema`; where a row has an `answer`, the value must equal it as well."""
 
+    kind = "rows"
     description = (
         "structured output from your own rows (--data): JSON that fits a schema (pip install rollbook[schema])"
     )

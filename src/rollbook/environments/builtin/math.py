@@ -24,6 +24,7 @@ SHORT_SOLUTION_CHARS = 200
 class Math(Environment):
     """Problems from `data`: rows in the forms of AIME, MATH, DAPO, NeMo Gym, or with any problem and answer."""
 
+    kind = "rows"
     description = "problems of your own (--data: AIME, MATH, DAPO, NeMo Gym rows) with answers checked by algebra"
     row_fields: ClassVar = {
         "problem": "the problem; also called question, prompt or messages",
@@ -31,16 +32,18 @@ class Math(Environment):
     }
     example_row: ClassVar = {"problem": "What is $\\frac{1}{2} + \\frac{1}{4}$?", "answer": "\\frac{3}{4}"}
 
+    _marked_only: ClassVar[bool] = False
+
     def __init__(self, data: str, template: str | None = None) -> None:
         self._data, self._template = data, template
 
     def tasks(self) -> Iterator[Task]:
         """Yield the problems in the order of their rows."""
-        return read_tasks(self._data, self._template, _make_task)
+        return read_tasks(self._data, self._template, make_math_task)
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
         """Score 1 if the final answer means the same as the expected one, else 0."""
-        answer = extract_math_answer(rollout.text)
+        answer = extract_math_answer(rollout.text, marked_only=self._marked_only)
         right = float(answer is not None and is_same_answer(answer, task.answer))
         return Score(right, parts={"rule": right}, answer=answer and canonicalize(answer))
 
@@ -61,7 +64,8 @@ class Math(Environment):
         return f"The answer is \\boxed{{{task.answer}}}."
 
 
-def _make_task(row: DataRow, template: PromptTemplate | None) -> Task:
+def make_math_task(row: DataRow, template: PromptTemplate | None) -> Task:
+    """Return the task of a row, with its expected answer in one form."""
     task = row.task(INSTRUCTION, template)
     task.answer = read_expected_answer(row)
     return task

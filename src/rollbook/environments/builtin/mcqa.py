@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from string import ascii_uppercase
 from typing import ClassVar
 
@@ -16,14 +17,20 @@ INSTRUCTION = "Think it through, then give the letter of the right option in \\b
 OPTION_FIELDS = ("options", "choices")
 OTHER_ANSWER_FIELDS = ("answerKey", "answer_index")
 """What ARC and MMLU-Pro call the answer."""
+LETTERED_OPTIONS = "lettered_options"
+"""What templates call the options, each on a line behind its letter."""
 GRADINGS = ("strict", "lenient")
 TABLE_SUFFIXES = (".csv", ".tsv")
 """Files in which numbers are text."""
 
 
 class MCQA(Environment):
-    r"""Questions from `data`. Strict grading reads only a letter in \boxed{}; lenient grading also other wordings."""
+    r"""Questions from `data`. Strict grading reads only a letter in \boxed{}; lenient grading also other wordings.
 
+    `index`: whether an answer that is a number is always an option's place, from 0, also if it is another one's text.
+    """
+
+    kind = "rows"
     description = "multiple choice from your own rows (--data), graded by letter: mcqa?grading=strict or lenient"
     row_fields: ClassVar = {
         "question": "the question; also called problem, prompt or messages",
@@ -36,14 +43,14 @@ class MCQA(Environment):
         "answer": "B",
     }
 
-    def __init__(self, data: str, grading: str = "strict", template: str | None = None) -> None:
+    def __init__(self, data: str, grading: str = "strict", template: str | None = None, index: bool = False) -> None:
         if grading not in GRADINGS:
             raise UsageError(f"mcqa: grading={grading}; give {' or '.join(GRADINGS)}")
-        self._data, self._grading, self._template = data, grading, template
+        self._data, self._grading, self._template, self._index = data, grading, template, index
 
     def tasks(self) -> Iterator[Task]:
         """Yield the questions in the order of their rows, each with its options under letters."""
-        return read_tasks(self._data, self._template, _make_task)
+        return read_tasks(self._data, self._template, partial(_make_task, index=self._index))
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
         """Score 1 for the right letter, else 0."""
@@ -55,18 +62,19 @@ class MCQA(Environment):
         return f"\\boxed{{{task.answer}}}"
 
 
-def _make_task(row: DataRow, template: PromptTemplate | None) -> Task:
+def _make_task(row: DataRow, template: PromptTemplate | None, index: bool) -> Task:
     letters = _read_options(row)
     # The prompts of NeMo Gym's rows show the options already.
     shown = {} if isinstance(row.values.get(GYM_PROMPT), dict) else letters
     options = "\n".join(f"{letter}: {words}" for letter, words in shown.items())
     instruction = INSTRUCTION.replace("letter", "number") if all(map(str.isdecimal, letters)) else INSTRUCTION
-    task = row.task(f"{options}\n\n{instruction}" if options else instruction, template)
+    asked = DataRow(row.path, row.line, {**row.values, LETTERED_OPTIONS: options}) if template else row
+    task = asked.task(f"{options}\n\n{instruction}" if options else instruction, template)
     other = row.first(*OTHER_ANSWER_FIELDS)
-    task.answer = _find_letter(row, row.values[other] if task.answer is None and other else task.answer, letters)
-    task.fields = {k: v for k, v in task.fields.items() if k not in (*OPTION_FIELDS, *OTHER_ANSWER_FIELDS)} | {
-        "letters": letters
-    }
+    answer = row.values[other] if task.answer is None and other else task.answer
+    task.answer = _find_letter(row, answer, letters, index)
+    dropped = (*OPTION_FIELDS, *OTHER_ANSWER_FIELDS, LETTERED_OPTIONS)
+    task.fields = {k: v for k, v in task.fields.items() if k not in dropped} | {"letters": letters}
     return task
 
 
@@ -92,34 +100,38 @@ def _read_options(row: DataRow) -> dict[str, str]:
             f"{row.where}: no options; give a list of at least two, or {{letter: text}}; it has: {row.field_names}"
         )
     if any(words is None or isinstance(words, dict | list) or not str(words).strip() for words in value.values()):
-        raise UsageError(f"{row.where}: an option is empty, or no text")
+        raise UsageError(f"{row.where}: an option is empty, or not text")
     letters = {str(key).strip().upper(): str(words) for key, words in value.items()}
     if len(letters) < len(value):
         raise UsageError(f"{row.where}: two options have the same letter")
     return letters
 
 
-def _find_letter(row: DataRow, answer: JSON, letters: dict[str, str]) -> str:
+def _find_letter(row: DataRow, answer: JSON, letters: dict[str, str], index: bool) -> str:
     """Return the right letter: given as a letter, as the option's text, or, if no label is a number, as its index."""
     value = answer.strip() if isinstance(answer, str) else answer
     if isinstance(value, str) and row.path.partition("?")[0].endswith(TABLE_SUFFIXES) and value.isdecimal():
         value = int(value)
     letter = None
     if isinstance(value, int) and not isinstance(value, bool):
-        letter = _letter_of_number(row, value, letters)
+        letter = _letter_of_number(row, value, letters, index)
     elif isinstance(value, str):
         labels = (value.upper(), value.strip(SURROUNDING).upper())
         letter = next((label for label in labels if label in letters), None) or find_label(value, letters)
     if letter is None:
-        raise UsageError(f"{row.where}: the answer {answer!r} is none of the options {', '.join(letters)}")
+        raise UsageError(f"{row.where}: the answer {answer!r} is not one of the options {', '.join(letters)}")
     return letter
 
 
-def _letter_of_number(row: DataRow, number: int, letters: dict[str, str]) -> str | None:
+def _letter_of_number(row: DataRow, number: int, letters: dict[str, str], index: bool) -> str | None:
     """Return the option of a number: its label if labels are numbers, else its index; an ambiguous one is an error."""
     if any(label.isdecimal() for label in letters):
         return str(number) if str(number) in letters else None
     place = list(letters)[number] if 0 <= number < len(letters) else None
-    if any(fold_text(words) == str(number) for words in letters.values()) and place != find_label(str(number), letters):
-        raise UsageError(f"{row.where}: the answer {number} may be an option's place or its text; write its letter")
+    if (
+        not index
+        and any(fold_text(words) == str(number) for words in letters.values())
+        and place != find_label(str(number), letters)
+    ):
+        raise UsageError(f"{row.where}: the answer {number} may be an option's index or its text; write its letter")
     return place

@@ -103,6 +103,7 @@ class PythonTool(Sandboxed):
     says so; `snapshot=false` is cheaper, but then all variables are lost. `packages` can be imported, if installed.
     """
 
+    kind = "rows"
     description = "math and data problems, solved with a Python session as a tool (--data rows, else GSM8K)"
     row_fields: ClassVar = {
         "problem": "the problem; also called question, prompt or messages",

@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +32,7 @@ _TYPES: dict[str, Callable[[list[JSON]], object]] = {
     "frozenset": frozenset,
     "dict": dict,
     "float": lambda items: float(items[0]),
+    "Fraction": lambda items: Fraction(*items),
 }
 
 
@@ -60,6 +62,8 @@ def _pack_scalar(value: object) -> JSON:
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
+    if isinstance(value, Fraction):
+        return {TYPE_TAG: "Fraction", "of": [value.numerator, value.denominator]}
     if value is None:
         return None
     raise TypeError(f"{type(value).__name__} cannot be kept as JSON")
@@ -90,6 +94,7 @@ INSTRUCTION = "\n\nPut the final answer in <answer></answer>."
 class ReasoningGym(Environment):
     """One generator by name, with `size` problems from `seed`; all other arguments are settings of the generator."""
 
+    kind = "generated"
     description = (
         "procedural puzzles with their own scorers: reasoning_gym:NAME?setting=value (pip install rollbook[gym])"
     )

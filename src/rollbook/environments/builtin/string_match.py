@@ -32,6 +32,7 @@ _LETTER = rf"[^\W{_UNSPACED}]"
 class StringMatch(Environment):
     """Texts from `data`. `mode`: exact (except white space around), folded (no case, no punctuation) or contains."""
 
+    kind = "rows"
     description = "answers that are texts, from your own rows (--data): string_match?mode=exact, folded or contains"
     row_fields: ClassVar = {
         "question": "the question; also called problem, prompt or messages",

@@ -46,7 +46,7 @@ class RemoteAgent(Environment):
     """An agent at an address. `data` are its rows."""
 
     needs_model = verify_needs_server = False
-    description = "A NeMo Gym agent that plays whole rollouts, gym+agent://host:port; its rows with --data."
+    description = "A NeMo Gym agent that runs whole rollouts, gym+agent://host:port; its rows with --data."
 
     def __init__(self, url: str, data: str | None = None) -> None:
         self._client = GymClient(parse_address(url, "gym+agent"))
@@ -58,7 +58,7 @@ class RemoteAgent(Environment):
 
     @property
     def notes(self) -> Sequence[str]:  # type: ignore[override]
-        """What the rows ask for and do not get."""
+        """What the rows request and do not get."""
         return self._rows.notes
 
     def tasks(self) -> Iterable[Task]:
@@ -78,7 +78,7 @@ class RemoteAgent(Environment):
         await self._client.close()
 
     async def wait_until_ready(self, task: Task, outage_s: float) -> None:
-        """Wait while the agent is away."""
+        """Wait while the agent is unreachable."""
         await self._client_of(task).wait_until_reachable(outage_s)
 
     async def open(self, task: Task) -> dict[str, JSON]:
@@ -92,7 +92,7 @@ class RemoteAgent(Environment):
         )
         result = read_json_reply(reply, RUN_PATH, "agent_error")
         if failure := read_failure(result, RUN_PATH, "agent_error"):
-            with suppress(RolloutFailed):  # partial progress is worth keeping, if it can be read
+            with suppress(RolloutFailed):  # partial progress is kept, if it can be read
                 read_rollout_into(rollout, result)
             raise failure
         read_rollout_into(rollout, result)
@@ -184,7 +184,7 @@ def find_agents(head: str) -> dict[str, str]:
     check_instances(_read_instances(_fetch(head, INSTANCES_PATH), head), head)
     agents = {block.name: _agent_address(block, config, head) for block in read_blocks(config) if block.kind == AGENTS}
     if not agents:
-        raise UsageError(f"{head}: the head server knows no agents ({AGENTS})")
+        raise UsageError(f"{head}: the head server lists no agents ({AGENTS})")
     return agents
 
 
@@ -195,7 +195,7 @@ def read_head_config(raw: bytes, where: str) -> Mapping[str, JSON]:
     try:
         text = decode(raw)
         value = yaml.safe_load(text) if isinstance(text, str) else text
-    except (yaml.YAMLError, RecursionError, *JSON_ERRORS) as error:
+    except (yaml.YAMLError, *JSON_ERRORS) as error:
         raise UsageError(f"{where}: not a head server's configuration: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(value, dict):
         raise UsageError(f"{where}: not a head server's configuration, but {type(value).__name__}")
@@ -205,7 +205,7 @@ def read_head_config(raw: bytes, where: str) -> Mapping[str, JSON]:
 def _read_instances(raw: bytes, head: str) -> JSON:
     try:
         return decode(raw)
-    except (RecursionError, *JSON_ERRORS) as error:
+    except JSON_ERRORS as error:
         raise UsageError(f"{head}{INSTANCES_PATH}: not a list of servers: {error}") from None
 
 
@@ -244,7 +244,7 @@ class RoutedAgents(RemoteAgent):
     """
 
     report_by = AGENT_FIELD
-    description = "The agents that a NeMo Gym head server knows, gym+head://host:port; rows with --data name theirs."
+    description = "The agents that a NeMo Gym head server lists, gym+head://host:port; rows with --data name theirs."
 
     def __init__(self, url: str, data: str | None = None) -> None:
         address, _, only = url.partition("?agent=")
@@ -257,7 +257,7 @@ class RoutedAgents(RemoteAgent):
         """Yield one task per row. The head server is asked first, so that a row without an agent is refused here."""
         self._addresses = find_agents(self._head)
         if self._only and self._only not in self._addresses:
-            raise UsageError(f"agent={self._only}: the head server knows {', '.join(self._addresses)}")
+            raise UsageError(f"agent={self._only}: the head server lists {', '.join(self._addresses)}")
         for task in self._rows.tasks():
             if self._only in ("", read_agent_name(task)):
                 yield task
@@ -301,15 +301,15 @@ class RoutedAgents(RemoteAgent):
             raise
 
     async def wait_until_ready(self, task: Task, outage_s: float) -> None:
-        """Wait while the agent of the row is away, at whatever address it comes back."""
+        """Wait while the agent of the row is unreachable, at whatever address it returns."""
         await self._client_of(task).wait_until_reachable(outage_s, self._find_agents_again)
 
     async def _find_agents_again(self) -> None:
-        with suppress(UsageError):  # the head server is away too
+        with suppress(UsageError):  # the head server is unreachable too
             await self.start()
 
     def _client_of(self, task: Task) -> GymClient:
         name = str(read_agent_name(task))
         if name not in self._clients:
-            raise RolloutFailed("agent_error", AGENT_REF, f"the head server no longer knows an agent called {name}")
+            raise RolloutFailed("agent_error", AGENT_REF, f"the head server no longer lists an agent called {name}")
         return self._clients[name]

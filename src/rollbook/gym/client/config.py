@@ -74,7 +74,7 @@ def read_config(path: Path) -> Config:
 
 def _read_with_includes(path: Path, roots: Sequence[Path], above: list[Path]) -> Iterator[Config]:
     if path in above:
-        raise UsageError(f"{path}: includes itself, by way of {above[-1]}")
+        raise UsageError(f"{path}: includes itself, through {above[-1]}")
     config = read_config(path)
     names = config.get(INCLUDES) or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -147,7 +147,7 @@ def _look_up(config: Config, path: str) -> JSON:
     value: JSON = config
     for name in filter(None, path.split(".")):
         if not isinstance(value, dict) or name not in value:
-            raise UsageError(f"the configuration has no {path}, from which something is to be inherited")
+            raise UsageError(f"the configuration has no {path}, which is to be inherited")
         value = value[name]
     return value
 
@@ -245,7 +245,7 @@ class GymCheckout:
         home = next((home for home in homes if (home / PACKAGE).is_dir() and (home / RESOURCES).is_dir()), None)
         if home is None:
             raise UsageError(
-                f"{config} lies in no checkout of NeMo Gym: name one with {CHECKOUT_VARIABLE}=/path/to/Gym"
+                f"{config} is not in a checkout of NeMo Gym: name one with {CHECKOUT_VARIABLE}=/path/to/Gym"
             )
         self.home = home
 
@@ -267,7 +267,7 @@ class GymCheckout:
         name = block.settings.get("entrypoint")
         path = self.folder(block) / str(name)
         if not isinstance(name, str) or not path.is_file():
-            raise UsageError(f"{block.name}: its entrypoint {name!r} is no file in {path.parent}")
+            raise UsageError(f"{block.name}: its entrypoint {name!r} is not a file in {path.parent}")
         return path
 
     def python(self, block: ServerBlock) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book import Book, LineReader, iterate_parts, list_journals, read_turns, rollouts
-from rollbook.core import JSON, FailedLine, Rollout, Task, Turn, encode
+from rollbook.core import JSON, FailedLine, Rollout, Task, Turn, encode, has_references
 from rollbook.errors import UsageError
 from rollbook.gym.metrics import aggregate_metrics
 from rollbook.gym.responses import make_rollout_response
@@ -107,13 +107,22 @@ class GymExport:
         """Yield one row per requested rollout."""
         for rows, samples, _, _ in iterate_parts(self._book):
             for row in rows:
-                task = self._book.tasks.read(row)
+                task = self._show_media(self._book.tasks.read(row))
                 base = {**self._task_row(task), TASK_INDEX: self._task_index(task)}
                 yield from ({**base, ROLLOUT_INDEX: sample} for sample in samples)
 
+    def _show_media(self, task: Task) -> Task:
+        """Return a task with the data of its images and sounds in it, which Gym has no other place for."""
+        if not has_references(task.messages):
+            return task
+        messages = list(self._book.media.expand(task.messages))
+        return Task.from_line(msgspec.structs.replace(task.line(), messages=messages))
+
     def scored_rows(self, rollouts_seen: CountedRollouts, keep: Expression | None) -> Iterator[Row]:
         """Yield the scored rollouts in the form of Gym's servers."""
-        for rollout in rollouts_seen:
+        for stored in rollouts_seen:
+            messages = list(self._book.media.expand(stored.messages))
+            rollout = msgspec.structs.replace(stored, messages=messages, task=self._show_media(stored.task))
             if keep is None or keep.matches(dict.fromkeys(keep.names) | rollout_facts(rollout)):
                 row = self.scored_row(rollout)
                 self._metric_rows.setdefault(row[AGENT_REF]["name"], []).append(select_numbers(row))
@@ -152,7 +161,7 @@ class GymExport:
 
     def _rollout_row(self, rollout: Rollout) -> Row:
         row = self._task_row(rollout.task)
-        # Released versions of Gym refuse a usage whose details nobody counted. Its statistics read the counts of a
+        # Released versions of Gym refuse a usage without counted details. Its statistics read the counts of a
         # usage and those at the top of a row alike, so they are there.
         usage = make_usage(rollout.usage)
         counts = {name: value for name, value in usage.items() if isinstance(value, int)}

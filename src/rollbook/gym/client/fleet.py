@@ -132,7 +132,7 @@ class ServerInstance:
             return
         assert self._child
         if not self._restarts_left:
-            last = self._child.last_log_line()[:200] or "it said nothing"
+            last = self._child.last_log_line()[:200] or "it printed nothing"
             self._final_error = f"{self.name} ended {MAX_RESTARTS + 1} times; last: {last}"
             self._settled.set()
             return
@@ -156,7 +156,7 @@ class ServerInstance:
 
     async def stop(self) -> None:
         """End it with everything it started."""
-        self._final_error = f"{self.name} was ended with the run"
+        self._final_error = f"{self.name} was stopped with the run"
         if self._restart_task:
             self._restart_task.cancel()
             with suppress(asyncio.CancelledError):
@@ -169,14 +169,14 @@ class ServerInstance:
             await self._child.kill_tree()
 
     def _release_keeper(self) -> None:
-        """Close our end of the keeper's socket, upon which the keeper ends the server."""
+        """Close our end of the keeper's socket, and then the keeper stops the server."""
         if self._keeper_socket is not None:
             self._keeper_socket.close()
             self._keeper_socket = None
 
 
 def reserve_port() -> socket.socket:
-    """Return a port that nobody takes by accident until a server listens on it: bound, but not listened on."""
+    """Return a port that no program takes by accident until a server listens on it: bound, but not listened on."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind((LOCAL_HOST, 0))
@@ -244,7 +244,7 @@ class ServerFleet:
         if own := self._config.get(PROMPT_CONFIG):
             names = {own}
         if len(names) > 1:
-            raise UsageError(f"no input, and several {PROMPT_CONFIG}: say which with ?{PROMPT_CONFIG}={min(names)}")
+            raise UsageError(f"no input, and several {PROMPT_CONFIG}: choose one with ?{PROMPT_CONFIG}={min(names)}")
         return next(iter(names), None)
 
     def check(self, task: Task) -> None:
@@ -255,8 +255,8 @@ class ServerFleet:
         if agent is None:
             return
         if agent.implementation not in AGENT_MAX_STEPS:
-            reason = f"{agent.name} is a {agent.implementation}, which is not started"
-            note = f"{reason}: our own agent plays its rows, as simple_agent"
+            reason = f"{agent.name} is a {agent.implementation}, which Rollbook does not start"
+            note = f"{reason}: the built-in agent runs its rows, as simple_agent"
             self.notes += [note] if note not in self.notes else []
         steps = AGENT_MAX_STEPS.get(agent.implementation) or agent.settings.get("max_steps")
         task.max_turns = steps if isinstance(steps, int) and steps > 0 else None
@@ -292,7 +292,7 @@ class ServerFleet:
         if server is None:
             known = ", ".join(self._agents) or "none"
             problem = f"agent_ref {agent}" if agent else "no agent_ref"
-            raise UsageError(f"{problem}: of several servers, a row means that of its agent; known: {known}")
+            raise UsageError(f"{problem}: with several servers, a row must name the agent of one; known: {known}")
         return server
 
     def server_for(self, task: Task) -> ConnectedServer:
@@ -315,7 +315,7 @@ class ServerFleet:
                 await self.stop()
                 raise UsageError(_describe_failure(error)) from None
         else:
-            raise UsageError(f"{START_ATTEMPTS} times running, another program took the port of a server")
+            raise UsageError(f"{START_ATTEMPTS} times in a row, another program took the port of a server")
         for name in self._resources:
             self._servers[name] = ConnectedServer(self._instances[name].client)
             await self._servers[name].connect(route)
@@ -363,7 +363,7 @@ class ServerFleet:
             "PATH": os.pathsep.join((str(python.parent), os.environ.get("PATH", os.defpath))),
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
-            # A server that uses Ray must not join whoever's cluster runs on this machine.
+            # A server that uses Ray must not join another user's cluster on this machine.
             "RAY_ADDRESS": os.environ.get("RAY_ADDRESS", "local"),
         }
         return ServerCommand(python, checkout.entry(block), variables)
@@ -390,7 +390,7 @@ def check_overrides(overrides: Mapping[str, JSON]) -> None:
     """Refuse secrets: the spec is written into the run directory."""
     for name in overrides:
         if _SECRET_NAME.fullmatch(name):
-            raise UsageError(f"{name}=...: no secret goes into a run directory; write ${{oc.env:NAME}} in the file")
+            raise UsageError(f"{name}=...: secrets must not be in a run directory; write ${{oc.env:NAME}} in the file")
     if not isinstance(overrides.get(INCLUDES, []), list):
         raise UsageError(f'{INCLUDES}: write a list of files, {INCLUDES}=["a.yaml"]')
 

@@ -78,7 +78,7 @@ class GymReply(msgspec.Struct, frozen=True):
         """The body on one line, shortened, for a message."""
         value = self.json()
         text = value if isinstance(value, str) else self.text
-        return " ".join(text.split())[:_MAX_QUOTED_CHARS] or "no words"
+        return " ".join(text.split())[:_MAX_QUOTED_CHARS] or "no message"
 
     def json(self) -> JSON:
         """Return the body's JSON; None if it is not JSON."""
@@ -185,7 +185,7 @@ class GymClient:
     async def wait_until_reachable(
         self, outage_s: float, find_server: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Wait while the server is away: one outage for all callers, and a failure when it has lasted `outage_s`.
+        """Wait for an unreachable server: one outage for all callers, and a failure when it has lasted `outage_s`.
 
         It is over when anything answers. Callers share the answer to one request, so that a server which returns does
         not get one from each of them at once, and one that never answers does not delay them one after the other.
@@ -203,7 +203,7 @@ class GymClient:
             delay = min(2 * delay, MAX_PROBE_S)
 
     async def _share_probe(self, find_server: Callable[[], Awaitable[None]] | None) -> RolloutFailed | None:
-        """Return why the server is still away, or None: ask it, or wait for the answer that another caller gets."""
+        """Return why the server is still unreachable, or None: ask it, or wait for another caller's answer."""
         before = self._probes
         async with self._probing:
             if self._probes == before:
@@ -258,19 +258,19 @@ def read_json_reply(reply: GymReply, where: str, failure_kind: str) -> Mapping[s
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise RolloutFailed(failure_kind, where, f"HTTP 200 that is no JSON object: {reply.summary}")
+        raise RolloutFailed(failure_kind, where, f"HTTP 200 that is not a JSON object: {reply.summary}")
     return value
 
 
 VERIFY_PATH, STEP_PATH = "/verify", "/step"
-SESSION_LOST = "the server was out of reach since this rollout began, and what it held for it may be gone"
-SESSION_OVER = "its session is over, and the server does not say that it scores without one (GET /reverify_mode)"
+SESSION_LOST = "the server was unreachable during this rollout, and may have lost its state"
+SESSION_OVER = "its session has ended, and the server does not declare that it scores without one (GET /reverify_mode)"
 
 
 class ConnectedServer(msgspec.Struct):
     """A server that was contacted. `stateless`: it declares that its verdicts need no session.
 
-    `requires_token_details`: its types refuse a usage in which nobody counted cached and reasoning tokens.
+    `requires_token_details`: its types refuse a usage without counts of cached and reasoning tokens.
     `has_mcp`: it offers tools over MCP when a session is opened; asked only of a server that could do without sessions.
     """
 
@@ -309,7 +309,7 @@ class ConnectedServer(msgspec.Struct):
         raise RolloutFailed("verifier_error", where, SESSION_OVER)
 
     def adapt_response(self, response: dict[str, JSON]) -> dict[str, JSON]:
-        """Return a response as the server's types take it: without `usage` rather than with counts that nobody made."""
+        """Return a response as the server's types take it: without `usage` rather than with unknown counts."""
         return {**response, "usage": None} if self.requires_token_details else response
 
 
@@ -326,7 +326,7 @@ class McpEndpoint(msgspec.Struct, frozen=True):
 
 
 async def answers_mcp(client: GymClient) -> bool:
-    """Whether a server speaks MCP at the usual path."""
+    """Whether a server offers MCP at the usual path."""
     reply = (await ask_mcp(client, McpEndpoint(), "tools/list", {})).json()
     return isinstance(reply, dict) and reply.get("jsonrpc") == "2.0"
 
@@ -357,7 +357,7 @@ def _describe_mismatch(paths: dict[str, JSON], route: str) -> str:
     if "/run" in paths:
         return "an agent, not a resources server; write gym+agent://host:port"
     if STEP_PATH in paths:
-        return "its rollouts go step by step; write gym+step://host:port, or gym+step:config.yaml"
+        return "its rollouts run step by step; write gym+step://host:port, or gym+step:config.yaml"
     if VERIFY_PATH in paths:
-        return "its rollouts do not go step by step; write http://host:port, or gym:config.yaml"
-    return f"no resources server: it has no {route}"
+        return "its rollouts do not run step by step; write http://host:port, or gym:config.yaml"
+    return f"not a resources server: it has no {route}"

@@ -169,7 +169,7 @@ class GymCollection:
         repeated = 0
         for key, place, row in self._read_rows(path):
             if known and key.sample not in getattr(self.tasks.get(key.task), "samples", ()):
-                raise UsageError(f"{path}: {TASK_INDEX} {key.task}, {ROLLOUT_INDEX} {key.sample} was never asked for")
+                raise UsageError(f"{path}: {TASK_INDEX} {key.task}, {ROLLOUT_INDEX} {key.sample} was never requested")
             self._add_request(key, place, row)
             repeated += key in self.scored and not all_failed
             if all_failed or FAILURE_CLASS in row:
@@ -177,7 +177,7 @@ class GymCollection:
             else:
                 self.scored.setdefault(key, place)
         if repeated:
-            self.notes.append(f"{path}: {repeated} rollouts are there more than once; the first of each counts")
+            self.notes.append(f"{path}: {repeated} rollouts occur more than once; the first of each counts")
 
     def tasks_by_environment(self) -> dict[str, list[int]]:
         """Return the tasks of each environment, in their order."""
@@ -285,7 +285,7 @@ class ImportedEnvironment(Environment):
 
     async def start(self) -> None:
         """Refuse: an imported run cannot be continued here."""
-        raise UsageError("this run was imported: it cannot go on here; give --env to score it again")
+        raise UsageError("this run was imported: it cannot be continued here; give --env to score it again")
 
     async def verify(self, task: Task, rollout: Rollout) -> Score:
         """Refuse: the environment that scored it is not available here."""
@@ -399,7 +399,7 @@ class CollectionReader:
         read_record_into(rollout, row)
         rollout.attempt = len(attempts)
         failure = read_exported_failure(row) or read_failure(row, IMPORT_STEP, "agent_error")
-        raise failure or RolloutFailed("agent_error", IMPORT_STEP, "it is among the failures, and does not say why")
+        raise failure or RolloutFailed("agent_error", IMPORT_STEP, "it is among the failures, without a reason")
 
     def _read_scored(self, rollout: Rollout, row: JsonObject) -> None:
         read_record_into(rollout, row)

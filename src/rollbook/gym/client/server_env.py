@@ -71,7 +71,7 @@ class SingleServer:
         await self._server.client.close()
 
     async def wait_until_up(self, task: Task, outage_s: float) -> None:
-        """Wait while the server is away, `outage_s` at most: it is not ours to restart."""
+        """Wait while the server is unreachable, `outage_s` at most: Rollbook did not start it and cannot restart it."""
         await self._server.client.wait_until_reachable(outage_s)
 
     def server_for(self, task: Task) -> ConnectedServer:
@@ -82,6 +82,7 @@ class SingleServer:
 class ServerEnvironment(Environment):
     """An environment whose tasks are rows and whose verdicts come from servers. `route` is one they must have."""
 
+    kind = "adapter"
     route = VERIFY_PATH
 
     def _set_up(self, servers: SingleServer | ServerFleet, data: str | None, name: str) -> None:
@@ -99,7 +100,7 @@ class ServerEnvironment(Environment):
 
     @property
     def notes(self) -> Sequence[str]:  # type: ignore[override]
-        """What the rows ask for and do not get."""
+        """What the rows request and do not get."""
         return [*self._servers.notes, *self._rows.notes]
 
     def tasks(self) -> Iterable[Task]:
@@ -288,7 +289,7 @@ class SteppedServer(ServerEnvironment):
     """A server at an address (`url`), or those of a configuration (`name`). `data` are the rows."""
 
     report_by = AGENT_FIELD
-    description = "A NeMo Gym server that is played by /reset and /step, gym+step://host:port or gym+step:config.yaml."
+    description = "A NeMo Gym server with /reset and /step, gym+step://host:port or gym+step:config.yaml."
     route = STEP_PATH
     verify_needs_server = False
 
@@ -358,7 +359,7 @@ def _append_messages(rollout: Rollout, results: list[Message], observation: str 
 def _read_observation(reply: Mapping[str, JSON], where: str) -> str | None:
     observation = reply.get("observation")
     if observation is not None and not isinstance(observation, str):
-        raise RolloutFailed("environment_error", where, f"the observation is no text but {observation!r:.80}")
+        raise RolloutFailed("environment_error", where, f"the observation is not text but {observation!r:.80}")
     return observation
 
 

@@ -30,8 +30,8 @@ from rollbook.processes import json_response, read_json_object
 
 GET_ROUTES = {"/": "alive?", "/health": "alive?"}
 POST_ROUTES = {
-    "/run": "play a row, and score it",
-    "/v1/responses": "play what a row asks",
+    "/run": "run a row and score it",
+    "/v1/responses": "run a row without scoring it",
     "/aggregate_metrics": "statistics over verified rows",
 }
 ROUTE_PREFIXES = ("", "/ng-rollout/{rollout}", "/ng-rollout/{rollout}/training-token-capture")
@@ -119,5 +119,5 @@ class AgentServer:
         )
 
     def _make_response(self, rollout: Rollout) -> Mapping[str, JSON]:
-        # Gym 0.4 refuses null for tokens that nobody counted; its own agents send 0.
+        # Gym 0.4 refuses null for uncounted tokens; its own agents send 0.
         return make_rollout_response(rollout, self._model.spec.name, self._runtime.spec.tools, uncounted=0)

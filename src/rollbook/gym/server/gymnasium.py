@@ -95,7 +95,7 @@ def process_lost() -> RolloutFailed:
     return RolloutFailed("environment_error", "environment", "the process of this state was lost")
 
 
-POST_ROUTES = {"/reset": "begin an episode", "/step": "hand in what the model says", "/close": "end an episode"}
+POST_ROUTES = {"/reset": "begin an episode", "/step": "submit the model's answer", "/close": "end an episode"}
 
 
 class GymnasiumRoutes:

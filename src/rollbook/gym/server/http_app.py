@@ -1,7 +1,7 @@
 """Shared by our Gym servers: JSON replies and errors, the session cookie, the OpenAPI document, the head routes.
 
 An error is a JSON string, a bad request a list of details, as Gym's servers and clients expect. The session cookie
-holds a random name with a signature, so that nobody can guess or forge one. The head routes list the servers for Gym's
+holds a random name with a signature, so that it cannot be guessed or forged. The head routes list the servers for Gym's
 collector and NeMo RL:
 
     GET /global_config_dict_yaml   a JSON string that holds YAML: each instance with its host and port
@@ -63,7 +63,7 @@ def make_session_id() -> str:
 
 def describe_no_session(idle_timeout_s: float) -> str:
     """Return what a request is answered that names no open session."""
-    return f"no session: POST /seed_session first; one that nobody uses for {idle_timeout_s:g} s ends"
+    return f"no session: POST /seed_session first; one that is unused for {idle_timeout_s:g} s ends"
 
 
 def make_slug(text: str) -> str:
@@ -117,7 +117,7 @@ def read_verified_rows(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
     """Return the rows of a request for statistics."""
     rows = body.get("verify_responses")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UsageError("verify_responses is no list of objects")
+        raise UsageError("verify_responses is not a list of objects")
     return rows
 
 
@@ -141,7 +141,7 @@ async def _handle_request(request: web.Request, handler: Handler, say: Callable[
         return json_response(repr(error), 500)
     except asyncio.CancelledError:
         raise
-    except Exception as error:  # noqa: BLE001 - one request may fail; the server and its cookie go on
+    except Exception as error:  # noqa: BLE001 - one request may fail; the server and its cookie continue
         say(f"{request.path}: {error!r}")
         return json_response(repr(error), 500)
 

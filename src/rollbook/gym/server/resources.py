@@ -138,10 +138,10 @@ class GymSessions:
             del self._outcomes[next(iter(self._outcomes))]
 
 
-GET_ROUTES = {"/": "alive?", "/health": "alive?", "/reverify_mode": "may a response be verified again?"}
+GET_ROUTES = {"/": "alive?", "/health": "alive?", "/reverify_mode": "report whether a response may be verified again"}
 POST_ROUTES = {
     "/seed_session": "open the state of one rollout",
-    "/verify": "what a response to a row is worth",
+    "/verify": "score a response to a row",
     "/aggregate_metrics": "statistics over verified rows",
 }
 RESERVED_NAMES = frozenset(("mcp", *(path[1:] for path in (*GET_ROUTES, *POST_ROUTES, *gymnasium.POST_ROUTES))))
@@ -168,7 +168,7 @@ class ResourcesServer:
             else None
         )
         if runtime.spec.plays:
-            raise UsageError(f"{runtime.spec.spec} carries out whole rollouts itself: serve it with --as agent")
+            raise UsageError(f"{runtime.spec.spec} runs whole rollouts itself: serve it with --as agent")
         taken = [tool["function"]["name"] for tool in runtime.spec.tools if tool["function"]["name"] in RESERVED_NAMES]
         if taken:
             raise UsageError(f"tool {taken[0]}: a route of every resources server has that name; rename the tool")
@@ -210,7 +210,7 @@ class ResourcesServer:
         try:
             arguments = await request.text()
         except (UnicodeDecodeError, LookupError) as error:
-            raise UsageError(f"the body is no text: {error}") from None
+            raise UsageError(f"the body is not text: {error}") from None
         result = await self.sessions.call_tool(CURRENT_SESSION.get(), name, arguments)
         if result is None:
             known = ", ".join(await self.sessions.tool_names(CURRENT_SESSION.get()))

@@ -126,7 +126,7 @@ def _digest_file(path: Path) -> str:
 
 
 async def stay_beside_server(options: ServeOptions, identity: ServerIdentity, say: Log) -> bool:
-    """Wait for as long as the same server is at the address; False if nobody is there, UsageError if another is."""
+    """Wait while the same server is at the address; False if no server is there, UsageError if another one is."""
     host = _WILDCARD_HOSTS.get(options.host, options.host)
     url = f"http://{f'[{host}]' if ':' in host else host}:{options.port}"
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(IDENTITY_TIMEOUT_S)) as http:
@@ -151,21 +151,21 @@ async def stay_beside_server(options: ServeOptions, identity: ServerIdentity, sa
 
 
 async def read_identity(http: aiohttp.ClientSession, url: str) -> ServerIdentity | str | None:
-    """Return the identity of the server at an address, or what else is there; None if nobody listens."""
+    """Return the identity of the server at an address, or what else is there; None if no server listens."""
     try:
         async with http.get(f"{url}{IDENTITY_PATH}", allow_redirects=False) as reply:
             return msgspec.convert(decode(await reply.read()), ServerIdentity)
     except aiohttp.ClientConnectorError:
         return None
     except (aiohttp.ClientError, msgspec.MsgspecError, UnicodeDecodeError):
-        return "one that does not say which"
+        return "an unidentified one"
 
 
 def load_served_environment(options: ServeOptions) -> LoadedEnvironment:
     """Return the environment to serve; `harness:PACKAGE` without a query takes its arguments from `harness_args`."""
     if not options.env.startswith(HARNESS_PREFIX) or "?" in options.env:
         if options.harness_args:
-            raise UsageError(f"--harness-arg: {options.env} is no harness:PACKAGE")
+            raise UsageError(f"--harness-arg: {options.env} is not harness:PACKAGE")
         return load_environment(options.env, options.data, options.template)
     package = options.env.removeprefix(HARNESS_PREFIX)
     loaded = load_instance(HarnessEnvironment(package, options.eval_type, **options.harness_args))
@@ -183,7 +183,7 @@ async def open_resources_app(
 ) -> AsyncIterator[web.Application]:
     """Open the application of a resources server."""
     if options.model or options.model_name:
-        raise UsageError("--model: only an agent asks a model; add --as agent")
+        raise UsageError("--model: only an agent calls a model; add --as agent")
     app = ResourcesServer(
         name, runtime, options.limits, idle_timeout_s=options.lease_s, max_sessions=options.sessions, say=say
     ).make_app()

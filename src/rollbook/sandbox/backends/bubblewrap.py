@@ -88,7 +88,7 @@ class BubblewrapProvider:
                 child.kill()
                 errors.seek(0)
                 self._last_errors = errors.read(MAX_ERROR_BYTES).decode(errors="replace")
-                raise OSError("bwrap did not come up:") from None
+                raise OSError("bwrap did not start:") from None
             finally:
                 announcements.close()
                 end = self._wait_for_exit(child)

@@ -125,7 +125,7 @@ def _decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except JSON_ERRORS as error:
-        raise SandboxError(f"the sandbox's answer is none: {error}") from None
+        raise SandboxError(f"the sandbox's answer is invalid: {error}") from None
 
 
 def _make_error(status: int, content: bytes, where: str) -> Exception:

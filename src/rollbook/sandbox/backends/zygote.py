@@ -74,7 +74,7 @@ class ZygoteProvider:
         except (OSError, EOFError, SandboxError) as error:
             tail = self._child.last_log_line()
             self.close()
-            raise SandboxError(f"the sandbox did not come up: {tail or error}") from None
+            raise SandboxError(f"the sandbox did not start: {tail or error}") from None
         memory.set_baseline()
         self.isolation = (*map(str, answer["ready"]), *([CGROUP_LAYER] if memory.grouped else []))
         if not self._weak:
@@ -159,7 +159,7 @@ class ZygoteFactory:
     def new_launcher(self) -> GuestLauncher:
         """Start a zygote and return its launcher."""
         if sys.platform != "linux":
-            raise SandboxError(f"the sandbox is built of what the Linux kernel has, and this is {sys.platform}")
+            raise SandboxError(f"the sandbox is Linux only, and this is {sys.platform}")
         with self._lock:
             if self._chosen is None:
                 cgroups.remove_stale_folders(Path(tempfile.gettempdir()))
@@ -193,7 +193,9 @@ class ZygoteFactory:
             # Most often other users cannot reach the interpreter, in a home folder for instance.
             python = f"is {base_python()} readable for every user?"
             return f"no sandbox here ({'; '.join(reasons)}; same-user: root does not run code as root; {python})"
-        ways = f"; allow weaker walls with allow_weaker=True, --allow-weaker of `rollbook sandbox`, or {WEAKER_ENV}=1"
+        ways = (
+            f"; allow weaker isolation with allow_weaker=True, --allow-weaker of `rollbook sandbox`, or {WEAKER_ENV}=1"
+        )
         return f"no sandbox here ({'; '.join(reasons)}){'' if self._requirements.allow_weaker else ways}"
 
     def _start_zygote(self, config: dict[str, JSON]) -> GuestLauncher:

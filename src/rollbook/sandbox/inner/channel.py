@@ -94,7 +94,7 @@ class Channel:
         while len(data) < size:
             block = self._receive_block(min(BLOCK, size - len(data)), max_descriptors, handles)
             if not block:
-                raise EOFError("the other side has hung up")
+                raise EOFError("the other side closed the channel")
             data += block
         return bytes(data)
 
@@ -130,7 +130,7 @@ class PeerChannel(Channel):
         while len(data) < size:
             block = self._receive_block(max(READ_AHEAD_BYTES, min(BLOCK, size - len(data))), 0, None)
             if not block:
-                raise EOFError("the other side has hung up")
+                raise EOFError("the other side closed the channel")
             data += block
         self._buffer = bytes(data)
 

@@ -124,7 +124,7 @@ def record_suites(exam: dict[str, Any]) -> list[Any]:
 def run_part(peer: Peer, work: Callable[[], Any]) -> None:
     """Run a part of the tests; some end by an exit, as unittest's do, and 0 is success.
 
-    The exit must be their own: an exit of the candidate ends the candidate, and is no exception here; and one in a
+    The exit must be their own: an exit of the candidate ends the candidate, and is not an exception here; and one in a
     function that the candidate called is for the candidate to handle.
     """
     try:

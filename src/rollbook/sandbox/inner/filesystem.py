@@ -185,7 +185,7 @@ def make_detached_mount(path: str, expected_fd: int, uid: int | None) -> int:
     fd = kernel.open_without_links(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not os.path.sameopenfile(fd, expected_fd):
-            raise kernel.Unsupported("another folder has that name by now")
+            raise kernel.Unsupported("another folder now has that name")
         tree = kernel.open_tree(fd)
     finally:
         os.close(fd)
@@ -206,7 +206,7 @@ def shift_owner(tree: int, uid: int) -> None:
     try:
         kernel.mount_setattr(tree, namespace)
     except OSError as error:
-        raise kernel.Unsupported(f"its file system does not let another user own it for a while ({error})") from None
+        raise kernel.Unsupported(f"its file system does not allow a temporary change of its owner ({error})") from None
     finally:
         os.close(namespace)
 

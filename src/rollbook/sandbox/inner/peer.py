@@ -413,7 +413,9 @@ class Peer:
         try:
             frame, _ = self._channel.receive()
         except MemoryError:
-            raise self._break_off(TooMuchData("what the code returned leaves the tests no memory")) from None
+            raise self._break_off(
+                TooMuchData("the value that the code returned uses up the memory of the tests")
+            ) from None
         except (OSError, EOFError, ValueError, RecursionError):
             raise self._break_off(PeerGone()) from None
         if not isinstance(frame, dict):

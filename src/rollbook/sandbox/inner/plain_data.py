@@ -194,7 +194,7 @@ def _dict(value: Any, inner: Any) -> Any:
 
 
 def _describe_mapping(value: Any) -> list[str] | None:
-    """Return which of Python's kinds of dict it is; a defaultdict with a factory that is no Python class is a dict."""
+    """Return which kind of dict it is; a defaultdict with a factory that is not a Python class is a dict."""
     kind = next((kind for kind in MAPPINGS if issubclass(type(value), kind)), None)
     if kind is not defaultdict:
         return kind and [kind.__name__, ""]

@@ -36,19 +36,19 @@ must_fail("open a local socket", lambda: socket.socket(socket.AF_UNIX, socket.SO
 must_fail("read /etc/passwd", lambda: open("/etc/passwd").close())
 must_fail("list /proc", lambda: os.listdir("/proc/self"))
 must_fail("write to /tmp", lambda: open("/tmp/rollbook-proof", "w").close())
-must_fail("write beside the interpreter", lambda: open(os.path.join(os.path.dirname(os.__file__), "x"), "w").close())
+must_fail("write next to the interpreter", lambda: open(os.path.join(os.path.dirname(os.__file__), "x"), "w").close())
 for who, pid in (("the host", HOST), ("its parent", os.getppid())):
     if pid not in (0, os.getpid()):  # pids of another pid namespace mean nothing here
         must_fail(f"signal {who}", lambda pid=pid: os.kill(pid, 0))  # type: ignore[misc]
 must_fail("start a process", fork)
 must_fail("start a program", lambda: os.execv(sys.executable or "/bin/sh", ["sh"]))
-must_fail("have all memory", lambda: bytearray(TOO_MUCH_BYTES))
+must_fail("use all memory", lambda: bytearray(TOO_MUCH_BYTES))
 if libc.prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 2:
-    FAILURES.append("do without a filter")
+    FAILURES.append("run without a filter")
 if libc.prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1:
     FAILURES.append("gain privileges")
 if libc.unshare(0x10000000) == 0 or libc.ptrace(16, HOST, 0, 0) == 0:
     FAILURES.append("make a namespace or trace the host")
 if set(os.environ) - {"LC_CTYPE"}:
-    FAILURES.append("see an environment")
+    FAILURES.append("see environment variables")
 sys.stdout.write(", ".join(FAILURES))

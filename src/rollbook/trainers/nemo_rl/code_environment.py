@@ -241,7 +241,7 @@ ENVIRONMENT_PATH = "rollbook.trainers.nemo_rl.CodeEnvironment"
 def register(env_name: str = "rollbook_code") -> str:
     """Let NeMo RL's `create_env` find `CodeEnvironment` under this name, and start it with its own Python.
 
-    Calling it again changes nothing; a name that NeMo RL knows for another environment is refused.
+    Calling it again changes nothing; a name that NeMo RL has registered for another environment is refused.
     """
     if find_spec("nemo_rl") is None:
         raise UsageError("register: NeMo RL is not installed here; CodeEnvironment works without it")
@@ -251,7 +251,7 @@ def register(env_name: str = "rollbook_code") -> str:
 
     known = ENV_REGISTRY.get(env_name, {}).get("actor_class_fqn")
     if known not in (None, ENVIRONMENT_PATH):
-        raise UsageError(f"register: NeMo RL knows {env_name} as {known}; choose another name")
+        raise UsageError(f"register: NeMo RL has {env_name} registered as {known}; choose another name")
     ACTOR_ENVIRONMENT_REGISTRY[ENVIRONMENT_PATH] = PY_EXECUTABLES.SYSTEM
     if known is None:
         register_env(env_name, ENVIRONMENT_PATH)

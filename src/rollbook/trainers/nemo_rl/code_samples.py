@@ -252,9 +252,7 @@ def read_turn(metadata: Mapping[str, object]) -> int | None:
     value = metadata.get("session_turn")
     if value is None or (type(value) is int and value >= 0):
         return value
-    raise SampleRefused(
-        f"metadata session_turn={shorten_repr(value)}: it is the environment's own, hand it back as it was"
-    )
+    raise SampleRefused(f"metadata session_turn={shorten_repr(value)}: the environment sets it; return it unchanged")
 
 
 def read_working_dir(metadata: Mapping[str, object]) -> str | None:

@@ -221,8 +221,8 @@ def check_claim(entry: SessionEntry[CodeSession], request: CodeRequest) -> None:
         )
     if request.memory_mb != held.memory_mb:
         raise SampleRefused(
-            f"metadata memory_limit_bytes: the session began with {held.memory_mb} MiB and keeps them, "
-            f"{request.memory_mb} MiB cannot be had in the middle of it"
+            f"metadata memory_limit_bytes: the session has {held.memory_mb} MiB, and its limit cannot change to "
+            f"{request.memory_mb} MiB"
         )
     if request.working_dir != held.working_dir:
         raise SampleRefused(
@@ -289,7 +289,7 @@ class CodeWorker:
         if not future.cancel():
             self._sessions.abandon(request.session_id)
         self._counter.add("deadline")
-        message = f"the batch was over after {self._config.batch_timeout_seconds:g} s, and this code was not"
+        message = f"the batch ended after {self._config.batch_timeout_seconds:g} s, before this code finished"
         return CodeAnswer((make_problem_outcome("deadline", message),))
 
     def _run_turn(self, request: CodeRequest) -> CodeAnswer:

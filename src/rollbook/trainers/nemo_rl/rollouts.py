@@ -74,7 +74,7 @@ class RolloutConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.on_failure in ("drop_group", "mask"):
-            why = "NeMo RL takes back every row it gave, and computes their groups itself"
+            why = "NeMo RL expects a result for every row, and computes the groups itself"
             raise UsageError(f"on_failure={self.on_failure}: {why}; use raise or retry")
 
 
@@ -214,7 +214,7 @@ def index_rows(examples: Sequence[dict[str, JSON]]) -> dict[int, dict[str, JSON]
     by_index: dict[int, dict[str, JSON]] = {}
     for place, row in enumerate(examples):
         if not isinstance(row, dict):
-            raise UsageError(f"run_rollouts: example {place} is no row but a {type(row).__name__}")
+            raise UsageError(f"run_rollouts: example {place} is not a row but a {type(row).__name__}")
         index = row.get(ROW_INDEX_KEY, place)
         if index in by_index:
             raise UsageError(f"run_rollouts: two examples have {ROW_INDEX_KEY} {index}")

@@ -44,7 +44,9 @@ class Environments:
     ) -> None:
         loaded = resolve(env, data)
         if loaded.spec.offers or loaded.spec.replies or loaded.spec.plays:
-            raise UsageError(f"{env}: its tools differ by task, or it speaks back; use Rollouts as a rollout_func")
+            raise UsageError(
+                f"{env}: its tools differ by task, or it replies to the model; use Rollouts as a rollout_func"
+            )
         if on_failure not in ("raise", "mask"):
             raise UsageError(f"on_failure={on_failure!r}: TRL generates each rollout once; raise or mask")
         self._loaded, self._limits, self._masks_failures = loaded, limits, on_failure == "mask"
@@ -160,4 +162,4 @@ def _write_docstring(function: Mapping[str, JSON], properties: Mapping[str, JSON
     if properties:
         lines += ["", "Args:"]
         lines += [f"    {key}: {schema.get('description') or key}" for key, schema in properties.items()]
-    return "\n".join([*lines, "", "Returns:", "    What the tool says."])
+    return "\n".join([*lines, "", "Returns:", "    What the tool returns."])

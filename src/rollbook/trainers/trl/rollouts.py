@@ -32,7 +32,7 @@ class PromptIndex:
             other = self._by_prompt.setdefault(encode(task.messages), task)
             if other is not task and other.answer != task.answer:
                 raise UsageError(
-                    f"tasks {other.id} and {task.id} have one prompt and two answers: TRL gives us the prompt"
+                    f"tasks {other.id} and {task.id} have the same prompt but other answers: TRL passes only prompts"
                 )
 
     def rows(self) -> list[dict[str, JSON]]:
@@ -44,7 +44,7 @@ class PromptIndex:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         task = self._by_prompt.get(encode(read_messages(messages)))
         if task is None:
-            raise UsageError(f"a prompt of no task: {str(messages)[:80]}; train on the dataset of rows()")
+            raise UsageError(f"this prompt belongs to no task: {str(messages)[:80]}; train on the dataset of rows()")
         return task
 
     def find_by_id(self, name: str) -> Task:
@@ -103,9 +103,7 @@ class Rollouts:
         seed: int = 0,
     ) -> None:
         if on_failure == "drop_group":
-            raise UsageError(
-                "on_failure='drop_group': TRL takes back as many rows as it gave; use mask, raise or retry"
-            )
+            raise UsageError("on_failure='drop_group': TRL expects a result for every row; use mask, raise or retry")
         entry = Entry(env=env, data=data, limits=limits or {})
         self._prompts = PromptIndex(make_environment(entry).tasks(), limit)
         self._masks_failures, self.masked = on_failure == "mask", 0

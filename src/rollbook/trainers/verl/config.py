@@ -30,7 +30,7 @@ def check_verl() -> str:
         raise UsageError(f"verl is not installed here: pip install verl=={TESTED_VERSION}") from None
     if not installed.startswith(VERL_PREFIX):
         raise UsageError(
-            f"verl {installed} is installed, and this works with {VERL_PREFIX}x: pip install verl=={TESTED_VERSION}"
+            f"verl {installed} is installed, but Rollbook works with {VERL_PREFIX}x: pip install verl=={TESTED_VERSION}"
         )
     return installed
 
@@ -156,7 +156,7 @@ def find_servers(llm_client: Any) -> list[str]:
 
         addresses = ray.get(balancer.get_all_servers.remote(), timeout=60)
     if not addresses:
-        raise UsageError("verl knows no model server yet; give them as `urls` in the rollbook: block")
+        raise UsageError("verl has no model server yet; give them as `urls` in the rollbook: block")
     return [address if "://" in address else f"http://{address}/v1" for address in map(str, addresses)]
 
 

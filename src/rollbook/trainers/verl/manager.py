@@ -41,7 +41,7 @@ class RollbookAgentLoopManager:
     ) -> None:
         check_verl()
         if teacher_client is not None:
-            raise UsageError("rollbook: distillation from a teacher is not done here; leave the teacher out")
+            raise UsageError("rollbook: distillation from a teacher is not supported; leave the teacher out")
         self._rollout = config.actor_rollout_ref.rollout
         self._config, self._returns_inputs = config, reward_loop_worker_handles is None
         path = self._rollout.agent.get("agent_loop_config_path")
@@ -89,7 +89,7 @@ class RollbookAgentLoopManager:
 
     def _generate_batch(self, prompts: DataProto) -> DataProto:
         if self._block.on_failure in ("drop_group", "mask"):
-            why = "verl's V0 takes back exactly the rows it gave, and computes their groups itself"
+            why = "verl's V0 expects a result for every row, and computes the groups itself"
             raise UsageError(f"on_failure: {self._block.on_failure}: {why}; use raise or retry, or trainer.use_v1=true")
         columns, meta = prompts.non_tensor_batch, prompts.meta_info
         rows = [{key: values[index] for key, values in columns.items()} for index in range(len(prompts))]

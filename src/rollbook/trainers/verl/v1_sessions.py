@@ -37,7 +37,7 @@ def read_prompts(batch: Any) -> tuple[bool, list[Prompt]]:
         fields = {name: _get_element(column, index) for name, column in columns.items()}
         uid = str(fields.pop("uid"))
         if "_" in uid:
-            raise UsageError(f"uid {uid}: verl takes what is before the first _ for the uid")
+            raise UsageError(f"uid {uid}: verl reads only the part before the first _ as the uid")
         prompts.append(Prompt(uid, fields, int(_get_element(steps, index) or 0)))
     return validate, prompts
 
@@ -101,7 +101,7 @@ class PromptSessions:
             future.add_done_callback(self._on_done)
 
     def _on_done(self, future: Future[None]) -> None:
-        """Nobody awaits the future: keep its error, also one of the queue itself, for the next batch."""
+        """The future is never awaited: keep its error, also one of the queue itself, for the next batch."""
         self._in_progress.discard(future)
         if not future.cancelled() and future.exception() is not None:
             self._broken = self._broken or future.exception()

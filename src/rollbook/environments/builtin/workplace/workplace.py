@@ -144,6 +144,7 @@ def find_goal(draft: TaskDraft, toolbox: Toolbox) -> JSON:
 class Workplace(DirectoryTools, CalendarTools, MailTools, TicketTools, CustomerTools):
     """Office work in several steps, `size` tasks generated from `seed`. Only the final changes count."""
 
+    kind = "generated"
     description = "office work with 29 tools (calendar, mail, tickets, customers), scored on the state left behind"
 
     def __init__(self, size: int = 200, seed: int = 0) -> None:

@@ -1,4 +1,4 @@
-// Charts by uPlot, in the colours of the page, each with its numbers in words for whoever cannot see it.
+// Charts by uPlot, in the colours of the page, each with its numbers in words for readers who cannot see it.
 
 import { h } from "./dom.js";
 import { clock, number } from "./format.js";

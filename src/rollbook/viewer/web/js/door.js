@@ -1,2 +1,2 @@
-// From the address with the token to where the page is; a hop of our own, since a strict cookie goes on no other.
+// From the address with the token to where the page is; an extra redirect by this page, since a strict cookie is sent only on requests of our own pages.
 location.replace(new URL("..", document.currentScript.src).pathname + location.hash);

@@ -49,7 +49,7 @@ export function follow(run, changed) {
     if (!first || event.state === "running") refresh();
     first = false;
   };
-  // A browser has six connections for all pages of one address: one that nobody looks at gives its own back.
+  // A browser has six connections for all pages of one address: a hidden page gives its connection back.
   const looked = () => {
     if (document.hidden) { stop(); return; }
     refresh();

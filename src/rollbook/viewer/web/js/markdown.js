@@ -22,7 +22,7 @@ export function markdown(text) {
   return h("div", {}, h("p", { class: "soft" }, "As it was written: as Markdown, some of it could not be seen."), plain);
 }
 
-// Something as we show it, and beneath, for whoever asks, as it was written.
+// Something as we show it, and below it, on demand, as it was written.
 export function said(shown, text) {
   shown.classList.add("shown");
   return h("div", { class: "said" }, shown, h("pre", { class: "plain written", tabindex: "0" }, text));
@@ -52,8 +52,8 @@ function marks(state, silent) {
   if (mark !== "_" && mark !== "*") return false;
   let end = state.pos;
   while (end < state.posMax && state.src[end] === mark) end += 1;
-  const beside = `${state.src[state.pos - 1] || " "}${state.src[end] || " "}`;
-  const product = end - state.pos > 1 ? /\d/.test(beside) && /^\w\w$/.test(beside) : /^\w\w$/.test(beside);
+  const around = `${state.src[state.pos - 1] || " "}${state.src[end] || " "}`;
+  const product = end - state.pos > 1 ? /\d/.test(around) && /^\w\w$/.test(around) : /^\w\w$/.test(around);
   if (mark === "*" && !product) return false;
   if (!silent) state.pending += state.src.slice(state.pos, end);
   state.pos = end;
@@ -92,11 +92,11 @@ function started(token, met) {
   return h(name, { value, ...(name !== token.tag ? { class: token.tag } : {}) });
 }
 
-// A link or an image that leads nowhere; where it would lead stands beside it.
+// A link or an image that cannot be followed; its address is shown next to it.
 function dead(token, name, met, ...children) {
   const address = [token.attrGet(name), token.attrGet("title")].filter(Boolean).join(" ");
   met.letters += letters(address);
-  return h("span", { class: "dead", title: "it leads nowhere here", data: { address } }, ...children);
+  return h("span", { class: "dead", title: "this link is disabled here", data: { address } }, ...children);
 }
 
 function target(element) {

@@ -1,4 +1,4 @@
-// The answers of an exported file: the same shapes as the server's, from the data that lies in the file.
+// The answers of an exported file: the same shapes as the server's, from the data in the file.
 
 import { exact } from "./json.js";
 
@@ -11,6 +11,10 @@ function data() {
 
 export function left() {
   return data().left;
+}
+
+export function sealedMedia(name) {
+  return (data().media || {})[name];
 }
 
 export async function sealed(name, given) {

@@ -28,7 +28,7 @@ export function said(marks) {
   return `${marks.length - failed - pending} scored, ${failed} failed, ${pending} pending`;
 }
 
-// Where a reward lies between the least and the most: what its colour is mixed by.
+// The position of a reward between the least and the most, which determines its colour.
 export function shade(value, [low, high]) {
   return { "--r": String((value - low) / (high - low)) };
 }

@@ -1,5 +1,6 @@
 // A conversation: who spoke, what was thought, what was called and what came back.
 
+import { mediaAddress } from "./api.js";
 import { code } from "./code.js";
 import { h } from "./dom.js";
 import { named } from "./format.js";
@@ -8,14 +9,14 @@ import { markdown, said } from "./markdown.js";
 
 const FOLDED = 6000;
 
-export function message(each, turn = null) {
+export function message(each, turn = null, run = "") {
   const text = textOf(each.content);
   const tool = each.role === "tool";
   return h("article", { class: `message ${["system", "user", "assistant", "tool"].includes(each.role) ? each.role : "other"}` },
     h("header", {}, h("span", { class: "role" }, named(tool && each.name ? `tool · ${each.name}` : each.role)), turn),
     each.reasoning ? h("details", { class: "reasoning" }, h("summary", {}, `Reasoning, ${each.reasoning.length.toLocaleString("en")} characters`), markdown(each.reasoning)) : null,
     text ? folded(text, tool ? result(text) : markdown(text)) : null,
-    parts(each.content),
+    parts(each.content, run),
     (each.tool_calls || []).map(call),
     each.written && each.written !== text ? h("details", { class: "reasoning" }, h("summary", {}, "As the model wrote it"), h("pre", { class: "plain" }, each.written)) : null);
 }
@@ -25,9 +26,28 @@ function textOf(content) {
   return content || "";
 }
 
-function parts(content) {
+function parts(content, run) {
   if (!Array.isArray(content)) return [];
-  return content.filter((part) => part.text === undefined).map((part) => h("p", { class: "dead" }, `${part.type || "a part"} (not shown)`));
+  return content.filter((part) => part.text === undefined).map((part) => media(part, run) || h("p", { class: "dead" }, `${part.type || "a part"} (not shown)`));
+}
+
+const STORED = /^media:([0-9a-f]{64}\.[a-z0-9]+)$/;
+const DRAWN = /^data:image\/(png|jpeg|gif|webp|bmp);base64,/;
+
+// An image or a sound that is stored with the run, or in the line itself. Nothing is loaded from other addresses.
+function media(part, run) {
+  const image = part.type === "image_url" ? part.image_url : null;
+  const audio = part.type === "input_audio" ? part.input_audio : null;
+  const source = String(image ? image.url ?? image : audio ? audio.data : "");
+  const stored = STORED.exec(source);
+  const address = stored ? mediaAddress(run, stored[1]) : image && DRAWN.test(source) ? source : null;
+  const kind = image ? "image" : "audio";
+  if (!image && !audio) return null;
+  if (!address || source.endsWith(".svg")) return h("p", { class: "dead" }, `${kind} (not shown): ${named(source.slice(0, 120))}`);
+  const shown = image ? h("img", { class: "media", src: address, alt: "image of the message", loading: "lazy" })
+    : h("audio", { class: "media", src: address, controls: true, preload: "none" });
+  shown.addEventListener("error", () => { shown.replaceWith(h("p", { class: "error" }, `${kind} cannot be shown: its file is missing or damaged (rollbook verify)`)); });
+  return h("figure", { class: "media" }, shown);
 }
 
 function folded(text, element) {

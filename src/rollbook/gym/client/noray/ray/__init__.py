@@ -6,7 +6,7 @@ __version__ = "0"
 
 
 def is_initialized() -> bool:
-    """Return True, so that nobody starts a cluster."""
+    """Return True, so that no cluster is started."""
     return True
 
 

@@ -16,7 +16,7 @@ export async function compare(place, [a, b], options) {
     fill(place, whole(a, b, data, page, options));
   } catch (error) {
     const offer = error.message.includes("--common") ? link(route("compare", a, b, { common: "1" }), { class: "button" }, "Compare the tasks that both have") : null;
-    fill(place, h("h1", {}, "Compare"), h("p", { class: "error", role: "alert" }, error.message.replace("; go on with those: --common", "")), offer);
+    fill(place, h("h1", {}, "Compare"), h("p", { class: "error", role: "alert" }, error.message.replace("; compare those with --common", "")), offer);
   }
   return {};
 }

@@ -39,7 +39,7 @@ export function view(run, data, narrow = false) {
   const { line } = data;
   const head = h("div", { class: "row" }, h("h1", {}, `${named(data.task.id)} `, h("span", { class: "soft" }, `#${data.sample}`)), mark(line, data.scale),
     narrow ? null : strip(run, data.task.id, data.strip, { samples: data.samples, chosen: data.sample, scale: data.scale }));
-  if (!line) return [head, h("p", { class: "soft" }, "pending: this rollout has not been played yet")];
+  if (!line) return [head, h("p", { class: "soft" }, "pending: this rollout has not run yet")];
   const aside = h("aside", { class: "side", "aria-label": "About this rollout" }, score(data), time(line), tries(run, data), again(data), raw(data));
   const talk = h("div", { class: "talk" }, conversation(run, data));
   return narrow ? [head, talk, aside] : [head, h("div", { class: "columns rollout-columns" }, section("Conversation", talk), aside)];
@@ -57,7 +57,7 @@ function conversation(run, data) {
   const shown = line.messages.map((each, at) => {
     const spoken = at >= data.task.asked && each.role === "assistant";
     if (spoken) turn += 1;
-    return message(each, spoken && line.turns[turn] ? turned(line.turns[turn]) : null);
+    return message(each, spoken && line.turns[turn] ? turned(line.turns[turn]) : null, run);
   });
   if (line.failure) shown.push(h("article", { class: "message broken", role: "note" }, h("header", {}, h("span", { class: "role" }, `failed: ${line.failure.kind}`),
     h("span", { class: "soft" }, `${line.failure.side} · ${line.failure.where}`)), h("pre", { class: "plain" }, line.failure.message)));
@@ -106,11 +106,11 @@ function tries(run, data) {
     link(route("rollout", run, data.task.id, data.sample, { attempt: String(at) }), {}, `round ${each.round}, attempt ${each.attempt}`),
     h("span", { class: "tag bad" }, each.failure.kind), each.final ? h("span", { class: "tag" }, "final") : null,
     h("p", { class: "soft" }, each.failure.message)))),
-    shown !== null ? link(route("rollout", run, data.task.id, data.sample), { class: "button" }, "Back to what counts") : null);
+    shown !== null ? link(route("rollout", run, data.task.id, data.sample), { class: "button" }, "Back to the result that counts") : null);
 }
 
 function again(data) {
-  return section("Play it again", h("div", { class: "replay" }, h("pre", { class: "plain", tabindex: "0" }, data.replay), copyButton(data.replay)));
+  return section("Run it again", h("div", { class: "replay" }, h("pre", { class: "plain", tabindex: "0" }, data.replay), copyButton(data.replay)));
 }
 
 function raw(data) {
@@ -118,7 +118,7 @@ function raw(data) {
   const where = location.hash.split("?");
   const details = h("details", {}, h("summary", {}, "Raw JSON"));
   details.addEventListener("toggle", () => {
-    if (details.open && details.children.length === 1) details.append(code(laid(data.raw), "json"), copyButton(data.raw), h("p", { class: "soft" }, "Laid out in lines here; the copy is the line as it is stored."));
+    if (details.open && details.children.length === 1) details.append(code(laid(data.raw), "json"), copyButton(data.raw), h("p", { class: "soft" }, "Formatted in lines here; the copy is the line as it is stored."));
   });
   const tokens = `${where[0]}/tokens${where[1] ? `?${where[1]}` : ""}`;
   return section("Beneath", ids && !where[0].startsWith("#/compare") ? h("p", {}, link(tokens, { class: "button" }, "Tokens")) : ids ? null : h("p", { class: "soft" }, "no tokens were recorded"), details);

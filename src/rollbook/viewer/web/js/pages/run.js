@@ -75,6 +75,7 @@ function summary(data) {
       big("mean reward", number(all.mean), between(all.mean_interval)),
       big("tokens a rollout", all.scored ? number(all.completion_tokens / all.scored, 0) : "–", all.truncated ? `${count(all.truncated)} truncated` : ""),
       typeof report.cost === "number" ? big("cost", number(report.cost, report.cost >= 1 ? 2 : 4), "of all attempts") : null,
+      report.cache ? big("cached", `${Math.round(100 * report.cache.share)}%`, "of the prompt tokens") : null,
       big("seconds, median", number(all.seconds_p50, 2), all.seconds_p95 ? `p95 ${seconds(all.seconds_p95)}` : "")),
     data.notes.length ? h("ul", { class: "notes" }, data.notes.map((words) => h("li", {}, words))) : null,
     h("details", { class: "more", open: Boolean(data.sections) }, h("summary", {}, "All numbers"), numbers(report)),
@@ -137,7 +138,7 @@ function filters(name, asked, finds) {
     h("form", { onsubmit: submit(() => (text.value === asked.text ? again() : go({ text: text.value, page: asked.page }))) }, text, h("button", {}, "Search")));
 }
 
-let kept = null;  // what the last search has found: whoever comes back to it does not wait again
+let kept = null;  // what the last search has found: a reader who returns to it does not wait again
 
 function search(name, asked, finds) {
   if (finds.stop) finds.stop();

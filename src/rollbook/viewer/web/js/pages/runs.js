@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { fill, h, link, redraw } from "../dom.js";
-import { age, between, count, named, number, when } from "../format.js";
+import { age, between, count, named, number, signed, when } from "../format.js";
 import { follow } from "../live.js";
 import { route } from "../routes.js";
 
@@ -26,8 +26,47 @@ export async function runs(place) {
     pick(bar, chosen);
   };
   draw(first);
-  fill(place, h("h1", {}, named(first.folder)), h("p", { class: "soft" }, `${count(first.runs.length)} runs`), bar, list);
-  return { leave: follow("", async () => draw(await get("runs"))) };
+  const board = h("section", { "aria-label": "Leaderboard" });
+  const rank = async () => { if (first.models) leaderboard(board, await get("leaderboard")); };
+  await rank();
+  fill(place, h("h1", {}, named(first.folder)), board, h("p", { class: "soft" }, `${count(first.runs.length)} runs`), bar, list);
+  return { leave: follow("", async () => { draw(await get("runs")); await rank(); }) };
+}
+
+// The models of `run --each`, the best first, with the paired differences from the reference.
+function leaderboard(place, data) {
+  const about = data.reference ? `Differences are from ${named(data.reference)}, paired by task, with 95% intervals; p by permutation test.` : "no scores yet";
+  redraw(place, data, () => [h("h2", {}, "Leaderboard"), h("div", { class: "scroll" }, standings(data)),
+    [about, ...data.notes].map((note) => h("p", { class: "soft" }, note))]);
+}
+
+function standings(data) {
+  const priced = data.rows.some((row) => typeof row.cost === "number");
+  const graded = data.rows.some((row) => row.mean !== row.pass_rate);
+  const heads = ["Model", "Run", "Scored", ...(graded ? ["Mean", "95%"] : []), "pass@1", "95%", "Difference", "95%", "p", "Tokens", ...(priced ? ["Cost"] : []), "Failed"];
+  const wide = (head) => (head === "95%" || head === "Tokens" || head === "Failed" || head === "Run" || head === "Cost" ? "wide" : "");
+  return h("table", { class: "list", "aria-label": "Leaderboard" },
+    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col", class: `${head === "Model" || head === "Run" ? "" : "num"} ${wide(head)}` }, head)))),
+    h("tbody", {}, data.rows.map((row) => standing(row, data.reference, graded, priced))));
+}
+
+function standing(row, reference, graded, priced) {
+  const mean = row.differences.mean;
+  const change = mean && mean.difference !== null ? link(route("compare", reference, row.name), {}, signed(mean.difference)) : "–";
+  return h("tr", {},
+    h("th", { scope: "row", class: "words" }, row.problem ? named(row.name) : link(route("run", row.name), {}, named(row.model || row.name)),
+      h("span", { class: "narrow soft" }, named(row.name))),
+    h("td", { class: "wide" }, named(row.name)),
+    h("td", { class: "num" }, row.problem ? row.problem : progress({ ...row, failed: Object.values(row.failed).reduce((a, b) => a + b, 0) })),
+    graded ? [h("td", { class: "num strong" }, number(row.mean)), h("td", { class: "num soft wide" }, between(row.mean_interval))] : null,
+    h("td", { class: "num strong" }, number(row.pass_rate)),
+    h("td", { class: "num soft wide" }, between(row.pass_interval)),
+    h("td", { class: "num" }, change),
+    h("td", { class: "num soft wide" }, between(mean ? mean.interval : null)),
+    h("td", { class: "num" }, row.p === null ? "–" : row.p < 0.0001 ? "< 0.0001" : number(row.p, 4)),
+    h("td", { class: "num wide" }, count(row.prompt_tokens + row.completion_tokens)),
+    priced ? h("td", { class: "num wide" }, typeof row.cost === "number" ? number(row.cost, row.cost >= 1 ? 2 : 4) : "–") : null,
+    h("td", { class: "num wide" }, count(Object.values(row.failed).reduce((a, b) => a + b, 0))));
 }
 
 function pick(bar, chosen) {

@@ -28,14 +28,14 @@ function page(run, data) {
       ["majority share", data.numbers.majority_share === null ? null : number(data.numbers.majority_share, 2)],
       ["tokens", count(data.numbers.completion_tokens)], ["environment", data.env]]),
     h("div", { class: "columns" },
-      section("What the model is shown", h("div", { class: "talk" }, data.messages.map((each) => message(each)))),
+      section("What the model is shown", h("div", { class: "talk" }, data.messages.map((each) => message(each, null, run)))),
       section("Only for the verifier", verifier(data.verifier))),
     section("Samples", alike(data), h("div", { class: "cards" }, data.samples.map((each) => card(run, data, each))), foot(run, data)),
   ];
 }
 
 function alike(data) {
-  if (data.equal) return h("p", { class: "soft" }, `All scored samples shown say the same ${count(data.shared)} characters.`);
+  if (data.equal) return h("p", { class: "soft" }, `All scored samples shown are the same ${count(data.shared)} characters.`);
   return data.shared ? h("p", { class: "soft" }, `All scored samples shown begin with the same ${count(data.shared)} characters, shown faint; the first difference is marked.`) : null;
 }
 

@@ -1,0 +1,89 @@
+"""Check tasks in containers without a model: the solution must get its reward, doing nothing must get none."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rollbook.agents import Agent, Nop, Oracle
+from rollbook.book import KeyHistory
+from rollbook.checks.findings import Finding, make_finding, not_checked
+from rollbook.containers import find_runtime, list_own_objects
+from rollbook.core import FAILURE_KINDS, Limits, Rollout, Sampling, Task
+from rollbook.engine import RolloutJob, RolloutRunner, open_environments
+from rollbook.environments import EnvironmentRuntime, LoadedEnvironment, write_snapshot
+from rollbook.models import AbsentModel
+
+AT_ONCE = 2
+NAME = "checked"
+
+
+async def check_container_tasks(loaded: LoadedEnvironment, tasks: Sequence[Task], limits: Limits) -> list[Finding]:
+    """Run every task with both agents, and return what was found."""
+    named = [Task.from_line(msgspec.structs.replace(task.line(), env=NAME)) for task in tasks]
+    instances = {NAME: loaded.instance}
+    with tempfile.TemporaryDirectory(prefix="rollbook-") as folder:
+        run = Path(folder)
+        specs = {NAME: write_snapshot(loaded, run / "source")}  # environment processes load their class from it
+        async with open_environments(specs, limits, run=run, hosts=1, instances=instances) as environments:
+            oracle = await _play_all(Oracle(), environments, named, limits)
+            nop = await _play_all(Nop(), environments, named, limits)
+    left = await list_own_objects(find_runtime())
+    both = [*oracle, *nop]
+    return [
+        _check_failures(both, "images are built and containers start", verification=False),
+        _check_failures(both, "tests give a reward", verification=True),
+        _check_oracle(oracle),
+        _check_nop(nop),
+        _check_time(both),
+        make_finding(
+            "nothing is left", len(tasks), [each.id for each in left], "unsound", "no container", "containers"
+        ),
+    ]
+
+
+async def _play_all(
+    agent: Agent, environments: Mapping[str, EnvironmentRuntime], tasks: Sequence[Task], limits: Limits
+) -> list[Rollout]:
+    runner = RolloutRunner(AbsentModel(), environments, agent, Sampling(), limits, 0)
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def play(task: Task) -> Rollout:
+        async with slots:
+            return (await runner.run_attempt(RolloutJob(task, 0, KeyHistory()), 1))[0]
+
+    return list(await asyncio.gather(*map(play, tasks)))
+
+
+def _check_failures(rollouts: Sequence[Rollout], check: str, *, verification: bool) -> Finding:
+    """Check that nothing failed, in the tests or before them."""
+    failed = [r for r in rollouts if r.failure and FAILURE_KINDS[r.failure.kind].in_verification == verification]
+    words = f"{failed[0].failure.kind}: {failed[0].failure.message[:200]}" if failed and failed[0].failure else ""
+    return make_finding(check, len(rollouts) // 2, [r.task.id for r in failed], "unsound", "always", words)
+
+
+def _check_oracle(rollouts: Sequence[Rollout]) -> Finding:
+    missed = [r.task.id for r in rollouts if r.score and r.score.reward <= 0]
+    words = f"{len(missed)} solutions get no reward"
+    return make_finding("the solution gets its reward", len(rollouts), missed, "unsound", "every one", words)
+
+
+def _check_nop(rollouts: Sequence[Rollout]) -> Finding:
+    given = [r.task.id for r in rollouts if r.score and r.score.reward > 0]
+    words = f"{len(given)} tasks reward an agent that does nothing"
+    return make_finding("doing nothing gets no reward", len(rollouts), given, "unsound", "never", words)
+
+
+def _check_time(rollouts: Sequence[Rollout]) -> Finding:
+    """Report how long a rollout without a model takes: the container, the solution and the tests."""
+    timed = [r for r in rollouts if r.score]
+    if not timed:
+        return not_checked("time of a rollout", "nothing was scored")
+    slowest = max(timed, key=lambda r: r.timing.seconds)
+    mean = sum(r.timing.seconds for r in timed) / len(timed)
+    words = f"mean {mean:.1f} s, slowest {slowest.timing.seconds:.1f} s"
+    return Finding("time of a rollout", "ok", len(rollouts) // 2, words, slowest.task.id)

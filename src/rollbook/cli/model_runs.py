@@ -1,0 +1,123 @@
+"""`rollbook run --each` and `rollbook resume FOLDER`: several models on the same tasks, and their leaderboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import typer
+
+from rollbook.cli.config_files import LISTED_MODELS
+from rollbook.cli.options import print_note
+from rollbook.cli.report_tables import Cell, format_markdown, show_json, show_table, strip_control_characters
+from rollbook.cli.run_display import make_display, observe
+from rollbook.core import JSON, StartOptions
+from rollbook.engine import (
+    ModelRun,
+    Request,
+    finish_models,
+    join_folder,
+    list_changes,
+    name_models,
+    read_models,
+    run_model,
+    work_through,
+    write_models,
+)
+from rollbook.errors import RollbookError, Stopped, UsageError
+from rollbook.reports import Leaderboard
+
+
+def run_each_model(
+    context: typer.Context, out: str, make: Callable[[dict[str, Any]], Request], start: StartOptions, as_json: bool
+) -> None:
+    """Run the models of a command line or of its file one after another, then show the leaderboard."""
+    folder = Path(out)
+    targets = list_targets(context)
+    requests = [make({**context.params, "out": out, **each}) for each in (dict(each) for _, each in targets)]
+    runs = name_models(folder, requests, [name for name, _ in targets])
+    every, changes = join_folder(folder, runs), list_changes(folder, runs)
+    write_models(folder, every)
+    _work(folder, runs, changes, None, start, as_json)
+
+
+def list_targets(context: typer.Context) -> list[tuple[str, dict[str, Any]]]:
+    """Return the models of a command by name, which may be empty, each with the options that are its own."""
+    listed: list[tuple[str, dict[str, Any]]] | None = context.meta.get(LISTED_MODELS)
+    models = context.params["model"] or []
+    if listed is not None:
+        if models:
+            raise UsageError(f"-m {models[0]}: the file of --config has `models`; give one of them")
+        return listed
+    if len(models) < 2:
+        raise UsageError("--each: name at least two models, as in -m openai/a -m openai/b")
+    if context.params["model_name"]:
+        way = "a file of --config can give every model its own (docs: leaderboard)"
+        raise UsageError(f"--model-name {context.params['model_name']}: --each runs several models; {way}")
+    return [("", {"model": [model]}) for model in models]
+
+
+def resume_each_model(
+    folder: Path,
+    settings: dict[str, JSON],
+    retry: list[str] | None,
+    place: Mapping[str, Any],
+    start: StartOptions,
+    as_json: bool,
+) -> None:
+    """Finish what the models of a folder are missing, then show the leaderboard."""
+    if place.get("on") not in (None, "local") or place.get("cluster") is not None:
+        raise UsageError(f"{folder}: the runs of --each are continued on this machine; leave the cluster out")
+    if settings.get("urls") or settings.get("base_urls"):
+        raise UsageError(f"-m: {folder} has several models; resume one of its runs to change its address")
+    runs = read_models(folder)
+    _work(folder, runs, {each.name: settings for each in runs}, retry, start, as_json)
+
+
+def _work(
+    folder: Path,
+    runs: Sequence[ModelRun],
+    changes: Mapping[str, dict[str, JSON]],
+    retry: list[str] | None,
+    start: StartOptions,
+    as_json: bool,
+) -> None:
+    def work(each: ModelRun) -> None:
+        print_note(f"model {runs.index(each) + 1} of {len(runs)}: {each.name}")
+        display = observe(make_display(), each.path, start.log)
+        try:
+            result = run_model(each, changes.get(each.name, {}), retry, display, start)
+        except RollbookError as error:
+            display.note(f"{each.name}: {error}")
+            raise
+        finally:
+            display.stop()
+        print_note(f"{each.name}: {result.report.scored}/{result.report.requested} scored")
+
+    try:
+        problems = work_through(runs, work)
+    except (Stopped, KeyboardInterrupt) as stop:
+        why = str(stop).partition(": rollbook resume")[0] or "interrupted"
+        raise Stopped(f"{why}; the models that are finished are kept: rollbook resume {quote(str(folder))}") from None
+    board, error = finish_models(folder, problems)
+    show_leaderboard(board, as_json, False)
+    print_note(f"look at it: rollbook view {quote(str(folder))}")
+    if error is not None:
+        raise error
+
+
+def show_leaderboard(board: Leaderboard, as_json: bool, as_markdown: bool) -> None:
+    """Print a leaderboard, for people or for programs."""
+    if as_json:
+        show_json(board.json())
+        return
+    lines = list(map(strip_control_characters, board.describe()))
+    columns = board.list_columns()
+    rows: list[list[Cell]] = [list(row) for row in board.list_cells()]
+    if as_markdown:
+        print("\n\n".join(["  \n".join(lines), format_markdown(columns, rows)]))
+        return
+    print("\n".join(lines))
+    show_table(columns, rows)

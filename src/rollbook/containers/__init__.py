@@ -1,0 +1,40 @@
+"""Containers: a whole machine for one rollout, from an image, with a shell that stays open inside.
+
+`Container` says which image and limits; a `ContainerHost` starts them on this node and removes all of them at its end,
+also after a crash. The `ContainerHandle` of a running one has `run`, `read`, `write`, `upload`, `download` and
+`snapshot`. podman and docker are used through their command lines.
+"""
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.containers.container import Container, Mount
+    from rollbook.containers.forwarding import forward_into
+    from rollbook.containers.handle import ContainerHandle
+    from rollbook.containers.host import ContainerHost
+    from rollbook.containers.images import ImageBuild, hash_folder
+    from rollbook.containers.owners import Owner, list_own_objects, reap_leftovers
+    from rollbook.containers.pristine import restore_pristine_files
+    from rollbook.containers.runtime import Runtime, find_runtime
+    from rollbook.containers.shell import CommandResult, KeptShell
+else:
+    __getattr__, __dir__ = export_lazily(__name__)
+
+__all__ = [
+    "CommandResult",
+    "Container",
+    "ContainerHandle",
+    "ContainerHost",
+    "ImageBuild",
+    "KeptShell",
+    "Mount",
+    "Owner",
+    "Runtime",
+    "find_runtime",
+    "forward_into",
+    "hash_folder",
+    "list_own_objects",
+    "reap_leftovers",
+    "restore_pristine_files",
+]

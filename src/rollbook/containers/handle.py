@@ -1,0 +1,359 @@
+"""The handle of a running container: commands, files, snapshots, and a restart that ends everything inside."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import secrets
+import stat
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+
+from rollbook.containers.container import Container
+from rollbook.containers.owners import OWNER_LABEL, Owner
+from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error
+from rollbook.containers.shell import MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
+from rollbook.errors import ContainerError
+
+if TYPE_CHECKING:
+    from rollbook.containers.host import ContainerHost
+
+COMMAND_S = 60.0
+STORAGE_CHECK_S = 5.0
+MAX_FILE_BYTES = 64 << 20
+MAX_DOWNLOAD_BYTES = 256 << 20
+
+
+class ContainerHandle:
+    """A running container. `run` starts every command afresh; `open_shell` returns a shell that keeps its state."""
+
+    def __init__(self, runtime: Runtime, container: Container, owner: Owner, artifacts: Path | None = None) -> None:
+        self.container = container
+        self.artifacts = artifacts
+        """The folder of the run directory for what is kept of the rollout; created by the first writer."""
+        self.host: ContainerHost | None = None
+        """The host that started it, which can start more."""
+        self.command_s = COMMAND_S
+        """How long a command of the model may take: the limit of tool calls of the run."""
+        self.name = f"rollbook-{secrets.token_hex(8)}"
+        self._runtime, self._owner = runtime, owner
+        self._main: KeptShell | None = None
+        self._shells: dict[str, KeptShell] = {}
+        self._snapshots: list[LabelledObject] = []
+        self._watcher: asyncio.Task[None] | None = None
+        self._storage_bytes = (container.storage_mb or 0) << 20
+        self._wrote_too_much = False
+
+    async def start(self) -> None:
+        """Start the container, and wait for the shell that is its main process."""
+        labels = {OWNER_LABEL: self._owner.label}
+        await self._open_main(self._runtime.run_command(self.name, self.container, labels, MAIN_COMMAND))
+
+    async def _open_main(self, command: Sequence[str]) -> None:
+        main = KeptShell(command, self.container.env, self._interrupt)
+        await main.open(self.container.start_timeout_s)
+        self._main = main
+        if self.container.storage_mb and self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch_storage(), name="storage")
+
+    async def _watch_storage(self) -> None:
+        """End the container once it has written more than it may: most file systems have no limit for a folder."""
+        while True:
+            await asyncio.sleep(STORAGE_CHECK_S)
+            if not self._wrote_too_much and await self._count_written() > self._storage_bytes:
+                self._wrote_too_much = True
+                await self._runtime.call("kill", self.name)
+
+    async def _count_written(self) -> int:
+        command = ("container", "inspect", "--size", "--format", "{{.SizeRw}}", self.name)
+        with suppress(ContainerError, ValueError):
+            return int((await self._runtime.call(*command)).stdout)
+        return 0
+
+    async def allow_storage_again(self) -> None:
+        """Let the container write as much again as it may: for tests, whatever the agent left."""
+        if self.container.storage_mb:
+            self._storage_bytes = await self._count_written() + (self.container.storage_mb << 20)
+            self._wrote_too_much = False
+
+    async def is_running(self) -> bool:
+        """Return whether the main process of the container is alive."""
+        shown = await self._runtime.call("container", "inspect", "--format", "{{.State.Running}}", self.name)
+        return shown.stdout.strip() == b"true"
+
+    async def find_limit(self) -> str:
+        """Return which limit the code inside has exceeded: storage_limit, memory_limit, or none.
+
+        Asked after an error. With its memory exhausted, a container may be alive and yet start no process.
+        """
+        if self._wrote_too_much:
+            return "storage_limit"
+        state = "{{.State.Pid}} {{.State.OOMKilled}}"
+        shown = (await self._runtime.call("container", "inspect", "--format", state, self.name)).stdout.split()
+        if len(shown) != 2:
+            return ""
+        exhausted = shown[1] == b"true" or await asyncio.to_thread(_count_oom_kills, int(shown[0])) > 0
+        return "memory_limit" if exhausted else ""
+
+    async def _interrupt(self, script: str) -> None:
+        await self._runtime.call("exec", "--user", "0", self.name, "/bin/sh", "-c", script, timeout_s=30)
+
+    async def run(
+        self,
+        command: str,
+        *,
+        timeout_s: float = COMMAND_S,
+        user: str = "",
+        workdir: str = "",
+        env: Mapping[str, str] | None = None,
+        max_bytes: int = OUTPUT_BYTES,
+    ) -> CommandResult:
+        """Run a command by bash (sh without one), with an own folder, variables and user; nothing of it stays."""
+        shell = await self._shell_of(user)
+        settings = [f"cd {quote(workdir)} || exit 126"] if workdir else []
+        settings += [f"export {name}={quote(value)}" for name, value in (env or {}).items()]
+        script = "(" + "\n".join([*settings, f"eval {quote(command)}"]) + "\n)"
+        try:
+            return await shell.run(script, timeout_s, max_bytes)
+        except ContainerError:
+            if self._wrote_too_much:
+                why = f"the container wrote more than storage_mb={self.container.storage_mb}"
+                raise ContainerError(why) from None
+            raise
+
+    async def _shell_of(self, user: str) -> KeptShell:
+        """Return the shell in which commands of a user run; that of the container's own user is its main process."""
+        if user in ("", self.container.user):
+            if self._main is None:
+                raise ContainerError(f"container {self.name} is not running")
+            return self._main
+        if user not in self._shells or self._shells[user].has_ended:
+            self._shells[user] = await self.open_shell(user=user)
+        return self._shells[user]
+
+    def exec_command(self, command: Sequence[str], *, user: str = "") -> list[str]:
+        """Return the command of this machine that runs a program inside, connected to its own pipes."""
+        return self._runtime.exec_command(self.name, user, self.container.workdir, [], command)
+
+    async def open_shell(self, *, user: str = "", workdir: str = "", env: Mapping[str, str] | None = None) -> KeptShell:
+        """Open another shell inside, which keeps its folder and variables from command to command."""
+        values = {**self.container.env, **(env or {})}
+        place = workdir or self.container.workdir
+        command = self._runtime.exec_command(self.name, user, place, list(values), MAIN_COMMAND)
+        shell = KeptShell(command, values, self._interrupt)
+        await shell.open(self.container.start_timeout_s)
+        return shell
+
+    async def read(self, path: str, *, max_bytes: int = MAX_FILE_BYTES, user: str = "") -> bytes:
+        """Return the content of a file; FileNotFoundError if there is none that can be read."""
+        result = await self.run(f"cat < {quote(path)}", max_bytes=2 * max_bytes + 2, user=user)
+        if result.exit_code:
+            raise FileNotFoundError(result.text.strip() or path)
+        if result.omitted or len(result.output) > max_bytes:
+            raise ValueError(f"{path} is larger than {max_bytes} bytes")
+        return result.output
+
+    async def write(self, path: str, data: str | bytes, *, user: str = "") -> None:
+        """Write a file; its folder is made if it is missing."""
+        content = data.encode() if isinstance(data, str) else data
+        if b"\0" in content:
+            await self._write_archive(path, content)
+            return
+        text = content.decode(errors="surrogateescape")
+        folder = str(PurePosixPath(path).parent)
+        result = await self.run(f"mkdir -p {quote(folder)} && printf %s {quote(text)} > {quote(path)}", user=user)
+        if result.exit_code:
+            raise OSError(result.text.strip() or f"{path} cannot be written")
+
+    async def _write_archive(self, path: str, content: bytes) -> None:
+        target = PurePosixPath(path)
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            entry = tarfile.TarInfo(target.name)
+            entry.size, entry.mode = len(content), 0o644
+            tar.addfile(entry, io.BytesIO(content))
+        await self.run(f"mkdir -p {quote(str(target.parent))}")
+        await self.put_archive(str(target.parent), archive.getvalue())
+
+    async def upload(self, source: Path, target: str) -> None:
+        """Copy a file or a folder of this machine to a path inside; what a folder holds goes into the target."""
+        with tempfile.TemporaryFile() as file:
+            await asyncio.to_thread(_pack, source, PurePosixPath(target).name, file)
+            folder = str(PurePosixPath(target).parent) if source.is_file() else target
+            result = await self.run(f"mkdir -p {quote(folder)}", user="0")
+            if result.exit_code:
+                raise ContainerError(f"{folder} cannot be made: {result.text.strip()}")
+            await self.put_archive(folder, file)
+
+    async def put_archive(self, folder: str, archive: bytes | IO[bytes]) -> None:
+        """Unpack a tar archive in a folder inside, by the runtime: nothing inside is run for that."""
+        overwrite = ["--overwrite"] if self._runtime.name == "podman" else []
+        await self._runtime.require("cp", *overwrite, "-", f"{self.name}:{folder}", stdin=archive)
+
+    async def download(self, source: str, target: Path, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> None:
+        """Copy a file or folder from inside into a folder of this machine; links and devices are left out.
+
+        FileNotFoundError if there is none; ValueError if it is larger than `max_bytes`.
+        """
+        with tempfile.TemporaryFile() as file:
+            await self._pull_archive(source, file, max_bytes)
+            file.seek(0)
+            await asyncio.to_thread(_unpack, file, target)
+
+    async def _pull_archive(self, source: str, file: IO[bytes], max_bytes: int) -> None:
+        process = await asyncio.create_subprocess_exec(
+            self._runtime.name,
+            *("cp", f"{self.name}:{source}", "-"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout
+        assert process.stderr
+        try:
+            size = 0
+            while data := await process.stdout.read(1 << 18):
+                size += len(data)
+                if size > max_bytes:
+                    raise ValueError(f"{source} is larger than {max_bytes} bytes")
+                file.write(data)
+            errors = (await process.stderr.read()).decode(errors="replace")
+            if code := await process.wait():
+                raise await self._explain_copy(source, code, errors)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    async def _explain_copy(self, source: str, code: int, errors: str) -> Exception:
+        """Return why a file was not copied: it is missing or changes meanwhile, or the container or command ended."""
+        why = f"{source} cannot be copied: {summarize_error(errors)}"
+        missing = "could not be found" in errors or "could not find" in errors.lower()
+        if missing or (code > 0 and await self.is_running()):
+            return FileNotFoundError(why)
+        return ContainerError(why)
+
+    async def read_archived(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Return the content of a file by the runtime alone: nothing inside is run for that, and it may be stopped."""
+        with tempfile.TemporaryFile() as file, tempfile.TemporaryDirectory() as folder:
+            await self._pull_archive(path, file, max_bytes)
+            file.seek(0)
+            await asyncio.to_thread(_unpack, file, Path(folder))
+            found = Path(folder) / PurePosixPath(path).name
+            if not found.is_file():
+                raise FileNotFoundError(f"{path} is no regular file")
+            return found.read_bytes()
+
+    async def find_replaced_folders(self, folders: Iterable[str]) -> list[str]:
+        """Return which of these folders of the image are now something else, such as a link to another folder.
+
+        A listing of changes does not tell; the layer with the container's own files does, where we may read it.
+        """
+        shown = await self._runtime.require("container", "inspect", "--format", "{{json .GraphDriver.Data}}", self.name)
+        upper = (msgspec.json.decode(shown, type=dict[str, str] | None) or {}).get("UpperDir")
+        if not upper:
+            return []
+        return [folder for folder in folders if _is_replaced(Path(upper + folder))]
+
+    async def main_pid(self) -> int:
+        """Return the process id, on this machine, of the container's main process."""
+        shown = await self._runtime.require("container", "inspect", "--format", "{{.State.Pid}}", self.name)
+        if not (pid := int(shown)):
+            raise ContainerError(f"container {self.name} is not running")
+        return pid
+
+    async def image_entrypoint(self) -> list[str]:
+        """Return the entrypoint of the image, if the container runs it."""
+        if not self.container.entrypoint:
+            return []
+        shown = await self._runtime.require(
+            "image", "inspect", "--format", "{{json .Config.Entrypoint}}", self.container.image
+        )
+        return msgspec.json.decode(shown, type=list[str] | None) or []
+
+    async def changed_paths(self) -> dict[str, str]:
+        """Return what differs from the image: A (added), C (changed) or D (deleted) by path."""
+        lines = (await self._runtime.require("diff", self.name)).decode(errors="replace").splitlines()
+        return {path: kind for kind, _, path in (line.partition(" ") for line in lines) if path}
+
+    async def snapshot(self) -> str:
+        """Return the name of an image of what is inside now; it is removed together with the container."""
+        image = f"localhost/rollbook/snapshot:{secrets.token_hex(8)}"
+        label = f"LABEL {OWNER_LABEL}={self._owner.label}"
+        self._snapshots.append(LabelledObject("image", image, ""))
+        await self._runtime.require("commit", "--change", label, self.name, image, timeout_s=600)
+        await self._runtime.repair_snapshot(image)
+        return image
+
+    async def kill(self) -> None:
+        """End every process inside; the files stay. `restart` starts it again."""
+        await self._close_shells()
+        await self._runtime.call("kill", self.name)
+        await self._runtime.call("wait", self.name, timeout_s=30)
+
+    async def restart(self) -> None:
+        """Start a container that was killed: the same files and mounts, no other process."""
+        await self._open_main(self._runtime.start_command(self.name))
+
+    async def _close_shells(self) -> None:
+        shells = [*self._shells.values(), *([self._main] if self._main else [])]
+        self._shells, self._main = {}, None
+        await asyncio.gather(*(shell.close() for shell in shells))
+
+    async def remove(self) -> None:
+        """Remove the container and its snapshots, whatever state it is in."""
+        if self._watcher:
+            self._watcher.cancel()
+        await self._close_shells()
+        await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
+
+
+def _count_oom_kills(pid: int) -> int:
+    """Return how many processes the kernel has killed in the control group of a process because of its memory limit."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, place = line.split(":", 2)
+            if "memory" in controllers.split(","):
+                file = Path(f"/sys/fs/cgroup/memory{place}/memory.oom_control")
+            elif not controllers:
+                file = Path(f"/sys/fs/cgroup{place}/memory.events")
+            else:
+                continue
+            if file.is_file():
+                counts = dict(each.split() for each in file.read_text().splitlines())
+                return int(counts.get("oom_kill", 0))
+    return 0
+
+
+def _is_replaced(path: Path) -> bool:
+    try:
+        return not stat.S_ISDIR(path.lstat().st_mode)
+    except (FileNotFoundError, PermissionError):
+        return False
+
+
+def _pack(source: Path, name: str, file: IO[bytes]) -> None:
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        tar.add(source, arcname=name if source.is_file() else ".", filter=_own_by_root)
+    file.seek(0)
+
+
+def _own_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
+
+
+def _unpack(file: IO[bytes], target: Path) -> None:
+    """Unpack regular files and folders only: a link or device made inside must not point anywhere here."""
+    target.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=file, mode="r|") as tar:
+        for entry in tar:
+            if entry.isreg() or entry.isdir():
+                entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
+                tar.extract(entry, target, set_attrs=False, filter="data")

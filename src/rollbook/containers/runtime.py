@@ -1,0 +1,425 @@
+"""podman and docker behind one small interface, by their command lines.
+
+Everything that differs between the two is in the two classes at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import IO, NamedTuple, Protocol
+
+import msgspec
+
+from rollbook.containers.container import Container, limit_arguments
+from rollbook.errors import ContainerError, ImageError, UsageError
+
+COMMAND_TIMEOUT_S = 120.0
+ERROR_CHARS = 600
+REMOVE_ATTEMPTS, REMOVE_PAUSE_S = 5, 0.5
+RUNTIME_VARIABLE = "ROLLBOOK_CONTAINER_RUNTIME"
+USER_NAMESPACE_START, USER_NAMESPACE_SIZE = 200_000, 65_536
+"""The ids of this machine that a container's own users are mapped to where we are root."""
+
+OCI_STATES = {"runc": "state.json", "crun": "config.json"}
+"""The low-level runtimes, and the file of a container's folder that has its annotations."""
+
+_IMAGE_FAULTS = (
+    "no such image",
+    "image not known",
+    "not found in $path",
+    "no such file or directory",
+    "workdir",
+    "working directory",
+    "unable to find user",
+    "no matching entries in passwd",
+    "exec format error",
+    "manifest unknown",
+)
+
+
+_GONE = ("no such", "not known", "not found")
+"""What the runtimes say of an object that does not exist."""
+
+
+class CommandOutput(NamedTuple):
+    """What a command of the runtime wrote, and its exit code."""
+
+    code: int
+    stdout: bytes
+    stderr: str
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, in one line."""
+        return summarize_error(self.stderr or self.stdout.decode(errors="replace"))
+
+
+def summarize_error(text: str) -> str:
+    """Return the last line of an error that says something, bounded.
+
+    >>> summarize_error("Trying...\\nError: no such image\\n\\n")
+    'Error: no such image'
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines[-1] if lines else "it said nothing")[:ERROR_CHARS]
+
+
+class LabelledObject(NamedTuple):
+    """A container, image, network or volume that we made, and its owner as we wrote it."""
+
+    kind: str
+    id: str
+    owner: str
+
+
+class Runtime(Protocol):
+    """What containers need of podman, docker or a later one."""
+
+    name: str
+
+    def run_command(self, name: str, container: Container, labels: Mapping[str, str], main: Sequence[str]) -> list[str]:
+        """Return the command that starts a container with `main` and stays connected to its pipes."""
+        ...
+
+    def start_command(self, name: str) -> list[str]:
+        """Return the command that starts a container again and stays connected to its pipes."""
+        ...
+
+    def exec_command(self, name: str, user: str, workdir: str, env: Sequence[str], command: Sequence[str]) -> list[str]:
+        """Return the command that runs one more process inside, connected to our pipes."""
+        ...
+
+    async def call(
+        self, *args: str, stdin: bytes | IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> CommandOutput:
+        """Run one command of the runtime to its end."""
+        ...
+
+    async def require(
+        self, *args: str, stdin: bytes | IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> bytes:
+        """Run a command that must work; ContainerError or ImageError with its message if it does not."""
+        ...
+
+    async def has_image(self, image: str) -> bool:
+        """Return whether this node has an image."""
+        ...
+
+    async def find_storage(self) -> Path:
+        """Return the folder of this machine that holds the files of containers."""
+        ...
+
+    async def list_labelled(self, label: str) -> list[LabelledObject]:
+        """Return every object with a label."""
+        ...
+
+    async def remove(self, objects: Sequence[LabelledObject]) -> None:
+        """Remove objects; those that are gone already are no error. ContainerError if one cannot be removed."""
+        ...
+
+    def list_states(self, label: str) -> list[LabelledObject]:
+        """Return the containers with a label that the low-level runtime knows, whether or not `list_labelled` does."""
+        ...
+
+    async def delete_state(self, state: LabelledObject) -> None:
+        """End what the low-level runtime knows of a container that has been removed."""
+        ...
+
+    async def repair_snapshot(self, image: str) -> None:
+        """Give the files of a committed image the owners that they had inside."""
+
+
+def work_folder() -> Path:
+    """Return the folder that all our processes of this user on this node share: locks, and files of the runtime.
+
+    The monitor of a container leaves a file called `oom` in the folder that it was started in.
+    """
+    folder = Path(tempfile.gettempdir()) / f"rollbook-containers-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise ContainerError(f"{folder} belongs to another user")
+    return folder
+
+
+def classify_error(reason: str) -> ContainerError:
+    """Return the error for a message of the runtime: the image's fault, or a failure of this machine.
+
+    >>> type(classify_error("Error: localhost/x: image not known")).__name__
+    'ImageError'
+    >>> type(classify_error("Error: no space left on device")).__name__
+    'ContainerError'
+    """
+    text = reason.lower()
+    if "no space left" not in text and any(fault in text for fault in _IMAGE_FAULTS):
+        return ImageError(reason)
+    return ContainerError(reason)
+
+
+class CommandLine:
+    """What podman and docker have in common."""
+
+    name = ""
+    host_options: Sequence[str] = ()
+    remove_options: Sequence[str] = ()
+    force_network: Sequence[str] = ("--force",)
+    storage_format = ""
+
+    def run_command(self, name: str, container: Container, labels: Mapping[str, str], main: Sequence[str]) -> list[str]:
+        """Return the command that starts a container with `main` and stays connected to its pipes."""
+        command = [self.name, "run", "--interactive", "--name", name, "--pull", "never", *limit_arguments(container)]
+        command += [*self.host_options, "--network", "none"] if container.network == "none" else [*self.host_options]
+        for key, value in labels.items():
+            command += ["--label", f"{key}={value}"]
+        for variable in container.env:
+            command += ["--env", variable]
+        for mount in container.mounts:
+            command += ["--volume", f"{mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'}"]
+        command += ["--workdir", container.workdir] if container.workdir else []
+        command += ["--user", container.user] if container.user else []
+        if container.entrypoint:
+            return [*command, container.image, *main]
+        return [*command, "--entrypoint", main[0], container.image, *main[1:]]
+
+    def start_command(self, name: str) -> list[str]:
+        """Return the command that starts a container again and stays connected to its pipes."""
+        return [self.name, "start", "--attach", "--interactive", name]
+
+    def exec_command(self, name: str, user: str, workdir: str, env: Sequence[str], command: Sequence[str]) -> list[str]:
+        """Return the command that runs one more process inside, connected to our pipes."""
+        options = [part for variable in env for part in ("--env", variable)]
+        options += ["--user", user] if user else []
+        options += ["--workdir", workdir] if workdir else []
+        return [self.name, "exec", "--interactive", *options, name, *command]
+
+    async def call(
+        self, *args: str, stdin: bytes | IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> CommandOutput:
+        """Run one command of the runtime to its end; one that is late is killed, and that is a ContainerError."""
+        given = stdin if isinstance(stdin, bytes) else None
+        source = asyncio.subprocess.PIPE if isinstance(stdin, bytes) else stdin or asyncio.subprocess.DEVNULL
+        process = await asyncio.create_subprocess_exec(
+            *(self.name, *args),
+            stdin=source,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=work_folder(),
+        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                stdout, stderr = await process.communicate(given)
+        except TimeoutError:
+            raise ContainerError(f"{self.name} {args[0]} took longer than {timeout_s:g} s") from None
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await asyncio.shield(process.wait())
+        assert process.returncode is not None
+        return CommandOutput(process.returncode, stdout, stderr.decode(errors="replace"))
+
+    async def require(
+        self, *args: str, stdin: bytes | IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> bytes:
+        """Run a command that must work; ContainerError or ImageError with its message if it does not."""
+        output = await self.call(*args, stdin=stdin, timeout_s=timeout_s)
+        if output.code:
+            raise classify_error(f"{self.name} {args[0]}: {output.reason}")
+        return output.stdout
+
+    async def has_image(self, image: str) -> bool:
+        """Return whether this node has an image."""
+        return (await self.call("image", "inspect", "--format", "{{.Id}}", image)).code == 0
+
+    async def find_storage(self) -> Path:
+        """Return the folder of this machine that holds the files of containers."""
+        return Path((await self.require("info", "--format", self.storage_format)).decode().strip())
+
+    async def list_labelled(self, label: str) -> list[LabelledObject]:
+        """Return every object with a label."""
+        value = f'{{{{index .Labels "{label}"}}}}'
+        listings = {
+            "container": ["ps", "--all", "--no-trunc", "--format", f"{{{{.ID}}}} {self.label_format(label)}"],
+            "network": ["network", "ls", "--format", f"{{{{.Name}}}} {self.label_format(label)}"],
+            "volume": ["volume", "ls", "--format", f"{{{{.Name}}}} {self.label_format(label)}"],
+        }
+        found = []
+        for kind, command in listings.items():
+            found += await self._list(kind, [*command, "--filter", f"label={label}"])
+        images = await self.call("images", "--no-trunc", "--quiet", "--filter", f"label={label}")
+        for image in dict.fromkeys(images.stdout.decode().split()):
+            labels = value.replace(".Labels", ".Config.Labels")
+            found += await self._list("image", ["image", "inspect", "--format", f"{image} {labels}", image])
+        return found
+
+    def label_format(self, label: str) -> str:
+        """Return the template that prints the value of a label in a listing."""
+        return f'{{{{.Label "{label}"}}}}'
+
+    async def _list(self, kind: str, command: Sequence[str]) -> list[LabelledObject]:
+        output = await self.call(*command)
+        lines = (line.strip().partition(" ") for line in output.stdout.decode(errors="replace").splitlines())
+        return [LabelledObject(kind, name, owner.strip()) for name, _, owner in lines if name]
+
+    async def remove(self, objects: Sequence[LabelledObject]) -> None:
+        """Remove objects; those that are gone already are no error. Containers first: they use the others.
+
+        The command itself may be killed, or find a container that is still being made: then it is run again.
+        ContainerError if something cannot be removed.
+        """
+        left = list(objects)
+        for attempt in range(REMOVE_ATTEMPTS):
+            await asyncio.sleep(attempt * REMOVE_PAUSE_S)
+            reason = await self._try_to_remove(left)
+            if not reason:
+                return
+            left = [each for each in left if await self._exists(each)]
+            if not left:
+                return
+        raise ContainerError(f"{self.name} cannot remove {', '.join(each.id for each in left)}: {reason}")
+
+    async def _try_to_remove(self, objects: Sequence[LabelledObject]) -> str:
+        """Remove objects; return why not all of them could be removed."""
+        commands = {
+            "container": ["rm", "--force", "--volumes", *self.remove_options],
+            "network": ["network", "rm", *self.force_network],
+            "volume": ["volume", "rm", "--force"],
+            "image": ["image", "rm", "--force"],
+        }
+        reasons = []
+        for kind, command in commands.items():
+            if names := [each.id for each in objects if each.kind == kind]:
+                output = await self.call(*command, *names)
+                reasons += [output.reason] if output.code else []
+        return "; ".join(reasons)
+
+    async def _exists(self, each: LabelledObject) -> bool:
+        """Return whether an object is still there; one that cannot be looked up counts as there."""
+        output = await self.call(each.kind, "inspect", "--format", "{{.}}", each.id)
+        return output.code == 0 or not any(words in output.stderr.lower() for words in _GONE)
+
+    def list_states(self, label: str) -> list[LabelledObject]:
+        """Return nothing: a daemon looks after them itself."""
+        return []
+
+    async def delete_state(self, state: LabelledObject) -> None:
+        """Do nothing: there are none."""
+
+    async def repair_snapshot(self, image: str) -> None:
+        """Do nothing: the owners of files are right."""
+
+
+class Podman(CommandLine):
+    """podman; as root, containers get users of their own that are nobody outside."""
+
+    name = "podman"
+    storage_format = "{{.Store.GraphRoot}}"
+    remove_options = ("--time", "0")  # the first process of a container ignores requests to end
+
+    @property
+    def host_options(self) -> Sequence[str]:  # type: ignore[override]
+        """Return the options of every container here: own users where we are root, none of our proxies."""
+        mapping = f"0:{USER_NAMESPACE_START}:{USER_NAMESPACE_SIZE}"
+        return ["--http-proxy=false", *(["--uidmap", mapping, "--gidmap", mapping] if os.geteuid() == 0 else [])]
+
+    def run_command(self, name: str, container: Container, labels: Mapping[str, str], main: Sequence[str]) -> list[str]:
+        """Return the command that starts a container; its labels are known to the low-level runtime too."""
+        annotations = [word for key, value in labels.items() for word in ("--annotation", f"{key}={value}")]
+        command = super().run_command(name, container, labels, main)
+        return [*command[:2], *annotations, *command[2:]]
+
+    def list_states(self, label: str) -> list[LabelledObject]:
+        """Return the containers with a label that runc or crun knows.
+
+        If podman is killed while it starts a container, it removes its own record later, but not that of runc, whose
+        first process then waits for ever.
+        """
+        found = []
+        pattern = re.compile(re.escape(label).encode() + rb"""["=: ]+([\w%.~-]+)""")
+        for program, file in OCI_STATES.items():
+            for path in (_runtime_folder() / program).glob(f"*/{file}"):
+                with suppress(OSError):
+                    if match := pattern.search(path.read_bytes()):
+                        found.append(LabelledObject(program, path.parent.name, match[1].decode()))
+        return found
+
+    async def delete_state(self, state: LabelledObject) -> None:
+        """End what runc or crun knows of a container that podman does not know."""
+        if (await self.call("container", "exists", state.id)).code == 1:
+            process = await asyncio.create_subprocess_exec(
+                *(state.kind, "delete", "--force", state.id),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            await process.wait()
+
+    def label_format(self, label: str) -> str:
+        """Return the template that prints the value of a label in a listing."""
+        return f'{{{{index .Labels "{label}"}}}}'
+
+    async def repair_snapshot(self, image: str) -> None:
+        """Give the files of a committed image the owners that they had inside.
+
+        podman 4 commits files with the ids of this machine when it maps users by mounts. A file that another version
+        wrote with the right owner is left alone: its id is not in the range.
+        """
+        if os.geteuid() != 0:
+            return
+        output = await self.require("image", "inspect", "--format", "{{json .GraphDriver.Data}}", image)
+        upper = msgspec.json.decode(output, type=dict[str, str]).get("UpperDir")
+        if upper:
+            await asyncio.to_thread(_shift_owners, Path(upper))
+
+
+class Docker(CommandLine):
+    """docker; own users of containers are a setting of its daemon (userns-remap)."""
+
+    name = "docker"
+    storage_format = "{{.DockerRootDir}}"
+    force_network = ()  # docker's `network rm` has no --force
+
+
+def _runtime_folder() -> Path:
+    """Return the folder in which low-level runtimes keep the states of this user's containers."""
+    user = os.geteuid()
+    return Path("/run") if user == 0 else Path(os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{user}"))
+
+
+def _shift_owners(folder: Path) -> None:
+    for root, folders, files in os.walk(folder):
+        for path in (os.path.join(root, name) for name in (".", *folders, *files)):
+            status = os.lstat(path)
+            owner, group = _inner_id(status.st_uid), _inner_id(status.st_gid)
+            if (owner, group) != (status.st_uid, status.st_gid):
+                os.lchown(path, owner, group)
+                if not os.path.islink(path):
+                    os.chmod(path, status.st_mode & 0o7777)  # a change of the owner clears set-user-id
+
+
+def _inner_id(number: int) -> int:
+    inner = number - USER_NAMESPACE_START
+    return inner if 0 <= inner < USER_NAMESPACE_SIZE else number
+
+
+RUNTIMES = {"podman": Podman, "docker": Docker}
+
+
+@cache
+def find_runtime(name: str = "") -> Runtime:
+    """Return the runtime of this machine: the one that is named, else podman, else docker."""
+    wanted = name or os.environ.get(RUNTIME_VARIABLE, "")
+    if wanted and wanted not in RUNTIMES:
+        raise UsageError(f"{RUNTIME_VARIABLE}={wanted}: known are {', '.join(RUNTIMES)}")
+    for each in [wanted] if wanted else list(RUNTIMES):
+        if shutil.which(each):
+            runtime: Runtime = RUNTIMES[each]()
+            return runtime
+    raise UsageError(f"containers need {wanted or 'podman or docker'}, which is not on PATH: install podman and runc")

@@ -1,0 +1,308 @@
+"""A shell that stays open inside a container: commands go in and results come out through the pipes of one process.
+
+The process inside is a loop in plain /bin/sh that starts a session: bash where the image has it, else sh. The session
+reads its commands from its standard input. The end of a command is a line with a random word that the command does not
+know, so its output may be anything. A session that ends (`exit`, `exec`, killed) is reported with another word, and
+the loop starts a new one when we ask for it. When our end of the pipe is closed, the loop ends, and with it everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from rollbook.containers.runtime import classify_error, summarize_error, work_folder
+from rollbook.errors import ContainerError
+
+OUTPUT_BYTES = 256 << 10
+"""How much of a command's output is kept; of more, the beginning and the end."""
+
+KILL_GRACE_S = 5.0
+START_GRACE_S = 10.0
+READ_BYTES = 1 << 16
+ERROR_BYTES = 16 << 10
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+_LOOP = """read -r word || exit 0
+while :; do
+if command -v bash >/dev/null 2>&1; then bash --noprofile --norc; else sh; fi
+printf '\\n%s %s\\n' "$word" "$?"
+read -r go || exit 0
+done"""
+
+_KILL_SCRIPT = """START=%d KEEP=%d
+for pass in 1 2 3 4 5 6 7 8; do found=
+for d in /proc/[0-9]*; do p=${d#/proc/}
+[ "$p" = 1 ] || [ "$p" = $$ ] || [ "$p" = $KEEP ] && continue
+read -r s 2>/dev/null <$d/stat || continue
+set -- "$START" ${s##*)}
+[ "$2" = Z ] && continue
+shift 20
+[ "$1" -ge "$START" ] 2>/dev/null && found=1 && kill -9 "$p" 2>/dev/null
+done
+[ -n "$found" ] || exit 0
+done"""
+"""Kills what started at START (in ticks since the boot) or later, except the session KEEP; it needs no program."""
+
+
+class CommandResult(msgspec.Struct, frozen=True):
+    """How a command ended and what it wrote, both outputs in one."""
+
+    exit_code: int
+    output: bytes
+    omitted: int = 0
+    """How many bytes in the middle of the output are left out."""
+    timed_out: bool = False
+    shell_ended: bool = False
+    """Whether the shell itself ended; the next command gets a new one."""
+
+    @property
+    def text(self) -> str:
+        """The output as text; a remark stands where something was left out."""
+        if not self.omitted:
+            return self.output.decode(errors="replace")
+        half = len(self.output) // 2
+        head, tail = (part.decode(errors="replace") for part in (self.output[:half], self.output[half:]))
+        return f"{head}\n[{self.omitted} bytes left out here]\n{tail}"
+
+
+class BoundedOutput:
+    """Collects output within a bound: the first half of it from the beginning, the other from the end."""
+
+    def __init__(self, limit: int = OUTPUT_BYTES) -> None:
+        self._half = limit // 2
+        self._head, self._tail = bytearray(), bytearray()
+        self._seen = 0
+
+    def add(self, data: bytes) -> None:
+        """Add what came next."""
+        self._seen += len(data)
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 2 * self._half:
+            del self._tail[: -self._half]
+
+    def result(self) -> tuple[bytes, int]:
+        """Return what is kept, and how many bytes between its halves are not."""
+        tail = bytes(self._tail[-self._half :])
+        return bytes(self._head) + tail, self._seen - len(self._head) - len(tail)
+
+
+class MarkerScanner:
+    """Finds the line with one of the words in a stream that comes in pieces; everything before it is output."""
+
+    def __init__(self, words: Sequence[str], output: BoundedOutput) -> None:
+        self._marks = {word: f"\n{word} ".encode() for word in words}
+        self._longest = max(map(len, self._marks.values())) + 8
+        self._buffer = bytearray()
+        self._output = output
+
+    def feed(self, data: bytes) -> tuple[str, int, bytes] | None:
+        """Add bytes; return the word that was found, its number, and the bytes after its line."""
+        self._buffer += data
+        for word, mark in self._marks.items():
+            at = self._buffer.find(mark)
+            end = self._buffer.find(b"\n", at + 1) if at >= 0 else -1
+            if end < 0:
+                continue
+            number = bytes(self._buffer[at + len(mark) : end])
+            self._output.add(bytes(self._buffer[:at]))
+            return word, int(number) if number.isdigit() else 1, bytes(self._buffer[end + 1 :])
+        keep = self._longest if not any(mark in self._buffer for mark in self._marks.values()) else len(self._buffer)
+        self._output.add(bytes(self._buffer[:-keep]) if len(self._buffer) > keep else b"")
+        del self._buffer[: max(0, len(self._buffer) - keep)]
+        return None
+
+
+def quote(text: str) -> str:
+    """Return text as one word of a shell.
+
+    >>> quote("it's")
+    "'it'\\\\''s'"
+    """
+    if "\0" in text:
+        raise ValueError("a command cannot contain a NUL character")
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def new_word() -> str:
+    """Return a word that no command can know."""
+    return f"rollbook-{secrets.token_hex(12)}"
+
+
+def _print_marker(word: str, number: str) -> str:
+    return f"printf '\\n%s %s\\n' {word} \"{number}\" >&9"
+
+
+MAIN_COMMAND = ("/bin/sh", "-c", _LOOP)
+"""The process inside a container whose pipes we keep open."""
+
+
+def ticks_now() -> int:
+    """Return the time since the boot in the unit of process start times; container and host share the kernel."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)
+
+
+class KeptShell:
+    """One shell: `open` starts its process, `run` runs commands one after the other, `close` ends it.
+
+    `interrupt` runs a script inside by another way: it kills a command that is late.
+    """
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], interrupt: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self._command, self._env, self._interrupt = list(command), dict(env), interrupt
+        self._end_word = new_word()
+        self._process: asyncio.subprocess.Process | None = None
+        self._errors = bytearray()
+        self._error_reader: asyncio.Task[None] | None = None
+        self._rest = b""
+        self._lock = asyncio.Lock()
+        self._session_pid = 0
+
+    async def open(self, timeout_s: float) -> None:
+        """Start the process and wait until the shell inside answers; why it does not is a Container- or ImageError."""
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **self._env},
+            cwd=work_folder(),
+            start_new_session=True,  # Ctrl-C in a terminal is for us; we decide when a container ends
+        )
+        self._error_reader = asyncio.create_task(self._read_errors(), name="container errors")
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._send(f"{self._end_word}\n")
+                await self._greet_session()
+        except TimeoutError:
+            await self.close()
+            raise ContainerError(f"no shell answered within {timeout_s:g} s of the start") from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _read_errors(self) -> None:
+        assert self._process
+        assert self._process.stderr
+        while data := await self._process.stderr.read(READ_BYTES):
+            self._errors += data
+            del self._errors[:-ERROR_BYTES]
+
+    @property
+    def pid(self) -> int:
+        """The process of this machine that holds the pipes."""
+        assert self._process
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no process any more: code inside can kill a shell that is not the main process."""
+        return self._process is not None and self._process.returncode is not None
+
+    async def run(self, command: str, timeout_s: float, max_bytes: int = OUTPUT_BYTES) -> CommandResult:
+        """Run a command in the shell, whose folder and variables stay; past its deadline it is killed."""
+        async with self._lock:
+            began = ticks_now()
+            exchange = asyncio.ensure_future(self._exchange(command, max_bytes))
+            try:
+                done, _ = await asyncio.wait({exchange}, timeout=timeout_s)
+                if done:
+                    return exchange.result()
+                return await self._end_command(exchange, began)
+            finally:
+                if not exchange.done():
+                    exchange.cancel()
+                    # Cancelled or not to be ended: what it printed could be taken for output of the next command.
+                    await asyncio.shield(self.close())
+
+    async def _end_command(self, exchange: asyncio.Future[CommandResult], began: int) -> CommandResult:
+        """Kill what a command started; if the shell itself is stuck, kill the session too."""
+        for script in (_KILL_SCRIPT % (began, self._session_pid), f"kill -9 {self._session_pid}"):
+            await self._interrupt(script)
+            done, _ = await asyncio.wait({exchange}, timeout=KILL_GRACE_S)
+            if done:
+                return msgspec.structs.replace(exchange.result(), timed_out=True)
+        raise ContainerError("a command could not be ended after its deadline")
+
+    async def _exchange(self, command: str, max_bytes: int) -> CommandResult:
+        """Send one command, and read up to its end. What it redirects with `exec` lasts as long as itself."""
+        word, output = new_word(), BoundedOutput(max_bytes)
+        await self._send(f"{{ eval {quote(command)}; }} </dev/null >&9 2>&9; {_print_marker(word, '$?')}\n")
+        ended, code = await self._read_marker(word, output)
+        if ended:
+            await self._send("go\n")
+            await self._greet_session()
+        kept, omitted = output.result()
+        return CommandResult(code, kept, omitted, shell_ended=ended)
+
+    async def _greet_session(self) -> None:
+        """Wait for a new session, and learn its process id."""
+        word = new_word()
+        await self._send(f"exec 9>&1; {_print_marker(word, '$$')}\n")
+        ended, self._session_pid = await self._read_marker(word, BoundedOutput())
+        if ended:
+            raise ContainerError("the shell of the container ends at once")
+
+    async def _read_marker(self, word: str, output: BoundedOutput) -> tuple[bool, int]:
+        """Read up to the line with a word; return whether the session ended instead, and the number of the line."""
+        scanner = MarkerScanner((word, self._end_word), output)
+        found = scanner.feed(self._rest)
+        while found is None:
+            found = scanner.feed(await self._receive())
+        which, number, self._rest = found
+        return which == self._end_word, number
+
+    async def _send(self, text: str) -> None:
+        assert self._process
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(text.encode(errors="surrogateescape"))
+            await self._process.stdin.drain()
+        except (ConnectionError, RuntimeError):
+            raise await self._explain_end() from None
+
+    async def _receive(self) -> bytes:
+        assert self._process
+        assert self._process.stdout
+        data = await self._process.stdout.read(READ_BYTES)
+        if not data:
+            raise await self._explain_end()
+        return data
+
+    async def _explain_end(self) -> ContainerError:
+        """Return why there is no shell any more: what the runtime said before it ended."""
+        if self._error_reader:
+            await asyncio.wait({self._error_reader}, timeout=1.0)
+        text = self._errors.decode(errors="replace")
+        what = "ended" if self._session_pid else "did not start"
+        return classify_error(f"the container {what}: {summarize_error(text)}")
+
+    async def close(self) -> None:
+        """Close the pipes; the shell inside sees their end. Never waits long."""
+        process = self._process
+        if process is None:
+            return
+        if process.stdin:
+            process.stdin.close()
+        if not self._session_pid and process.returncode is None:
+            # A runtime that is killed while it starts a container leaves half of it: let it come to its end.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(process.wait())), START_GRACE_S)
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        if self._error_reader:
+            self._error_reader.cancel()

@@ -1,0 +1,340 @@
+"""The environment `harbor:PATH`: an agent works in the container of a task folder, and the task's tests score it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from rollbook.containers import CommandResult, Container, ContainerHandle, hash_folder
+from rollbook.core import JSON, Rollout, Score, Task
+from rollbook.environments.environment import SERVERS_FIELD, Environment
+from rollbook.environments.harbor.artifacts import keep_artifacts
+from rollbook.environments.harbor.rewards import choose_reward, combine_rewards, misses_reward
+from rollbook.environments.harbor.task_files import (
+    Collect,
+    EnvironmentTable,
+    HarborTask,
+    Healthcheck,
+    TaskStep,
+    find_refusals,
+    find_task_folders,
+    read_task,
+    resolve_variables,
+    user_name,
+)
+from rollbook.environments.harbor.terminal import AgentTerminal
+from rollbook.environments.harbor.tool_servers import TaskServers
+from rollbook.environments.harbor.verification import (
+    LOGS,
+    SETUP_S,
+    TESTS,
+    VERIFIER_LOGS,
+    TestsResult,
+    run_separate_tests,
+    run_shared_tests,
+)
+from rollbook.environments.tools import ToolOutput, tool
+from rollbook.errors import ContainerError, RolloutFailed, UsageError
+
+DEFAULT_MEMORY_MB, DEFAULT_CPUS = 2048, 1.0
+SOLUTION = "/solution"
+
+
+class StepOutcome(msgspec.Struct):
+    """What became of one step: what its tests decided, and notes about artifacts that could not be kept."""
+
+    name: str
+    tests: TestsResult
+    notes: list[str] = []
+
+
+class HarborState(msgspec.Struct):
+    """One rollout: its task, its container, what its agent does there, and the steps that are over."""
+
+    task: HarborTask
+    handle: ContainerHandle
+    terminal: AgentTerminal
+    servers: TaskServers
+    steps: list[TaskStep]
+    done: list[StepOutcome] = []
+    stopped: bool = False
+    """Whether a step missed its reward, so that the later ones are not tried."""
+
+    @property
+    def step(self) -> TaskStep:
+        """The step that the agent works on."""
+        return self.steps[len(self.done)]
+
+
+class Harbor(Environment):
+    """`name` is a task folder, a folder of them, or a file that lists them. `reward` names the reward that counts.
+
+    `allow_network`: tasks may have the network that they ask for; without it such tasks are refused.
+    """
+
+    description = "task folders in Harbor's form: an agent works in a container, the task's tests score it"
+    scoring_version = 1
+
+    def __init__(self, name: str, allow_network: bool = False, reward: str = "") -> None:
+        self._path, self._allow_network, self._reward = Path(name), allow_network, reward
+        self._offered: dict[str, list[JSON]] = {}
+
+    def tasks(self) -> Iterator[Task]:
+        """Yield a task per folder; if one cannot be run as its files say, the run is refused with the reason."""
+        tasks = [read_task(folder) for folder in find_task_folders(self._path)]
+        allowed = self._allow_network
+        refusals = [(task, line) for task in tasks for line in find_refusals(task, allow_network=allowed)]
+        if refusals:
+            task, line = refusals[0]
+            more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
+            which = "" if task.folder == self._path.resolve() else f"{task.folder.name}: "
+            raise UsageError(f"harbor:{self._path}: {which}{line}{more}")
+        for task in tasks:
+            config = task.config
+            yield Task(
+                task.folder.name,
+                task.steps[0].instruction,
+                folder=str(task.folder),
+                digest=hash_folder(task.folder),
+                reward=str(config.metadata.get("reward", "")),
+                final=config.multi_step_reward_strategy == "final",
+                **_describe_servers(config.environment),
+            )
+
+    def container_for(self, task: Task) -> Container:
+        """Return the container that task.toml describes; a folder that was edited since the plan is another task."""
+        folder = Path(task.fields["folder"])
+        if not folder.is_dir() or hash_folder(folder) != task.fields["digest"]:
+            why = f"{folder} was edited since the run was planned, or is gone: start a new run"
+            raise RolloutFailed("image_error", "task", why)
+        read = read_task(folder)
+        table = read.config.environment
+        healthchecks = [table.healthcheck, *(step.healthcheck for step in read.steps)]
+        slowest = max(step.verifier.longest_s for step in read.steps)
+        return msgspec.structs.replace(
+            make_container(table, table.docker_image or "", "" if table.docker_image else str(read.build_folder)),
+            open_timeout_s=SETUP_S * (1 + len(table.mcp_servers)) + sum(map(_health_s, healthchecks)),
+            verify_timeout_s=slowest + 4 * SETUP_S + sum(map(_health_s, healthchecks)),
+        )
+
+    async def open(self, task: Task, container: ContainerHandle) -> HarborState:
+        """Make the usual folders, wait until the container is healthy, and begin the first step."""
+        read = read_task(Path(task.fields["folder"]))
+        await run_as_root(container, f"mkdir -p {LOGS}/agent {LOGS}/artifacts {VERIFIER_LOGS}")
+        await run_as_root(container, f"chmod 777 {LOGS}/agent {LOGS}/artifacts {VERIFIER_LOGS}")
+        steps = read.steps
+        user = user_name(steps[0].agent.user)
+        if read.config.environment.healthcheck:
+            await wait_until_healthy(container, read.config.environment.healthcheck, user)
+        servers = TaskServers(container, read.config.environment.mcp_servers)
+        state = HarborState(read, container, AgentTerminal(container, user), servers, steps)
+        try:
+            await begin_step(state)
+        except BaseException:
+            await servers.stop()
+            raise
+        self._offered[task.id] = servers.tools
+        return state
+
+    def offers(self, task: Task) -> list[dict[str, JSON]]:
+        """Return the tools of the task's MCP servers."""
+        return self._offered.get(task.id, [])
+
+    async def use(self, name: str, arguments: dict[str, JSON], state: HarborState) -> str | ToolOutput:
+        """Call a tool of the task's MCP servers."""
+        return await state.servers.call(name, arguments, state.terminal.time_left())
+
+    async def close(self, state: HarborState) -> None:
+        """Disconnect from the task's MCP servers."""
+        await state.servers.stop()
+
+    @tool
+    async def bash(self, command: str, state: HarborState, timeout_s: float = 0.0) -> str:
+        """Run a command in a bash shell that stays open: its folder and variables are kept for the next command.
+
+        Args:
+            command: The command; it has no standard input.
+            timeout_s: End it after so many seconds; 0 for the longest that is allowed.
+        """
+        return await state.terminal.bash(command, timeout_s)
+
+    @tool
+    async def edit_file(self, path: str, old: str, new: str, state: HarborState) -> str:
+        """Edit a file: replace a text that occurs in it exactly once. With an empty old text, write the whole file.
+
+        Args:
+            path: The absolute path of the file.
+            old: The text to replace, word for word; empty to write the whole file.
+            new: The text that takes its place.
+        """
+        return await state.terminal.edit_file(path, old, new)
+
+    async def run_program(
+        self, task: Task, state: HarborState, container: ContainerHandle, command: str, env: Mapping[str, str]
+    ) -> CommandResult:
+        """Run a program as the agent's user, until the agent's deadline."""
+        return await state.terminal.run_program(command, env)
+
+    async def reply(self, task: Task, rollout: Rollout, state: HarborState) -> str | None:
+        """Return the instruction of the next step, after the tests of this one; None after the last."""
+        return await advance(state)
+
+    async def solve(self, task: Task, state: HarborState) -> None:
+        """Run the solution of every step, as the agent's user."""
+        await run_solution(state)
+        while await advance(state) is not None:
+            await run_solution(state)
+
+    async def outcome(self, state: HarborState) -> JSON:
+        """Run the tests of the step that the agent ended with, and return what all of them decided."""
+        if not state.stopped:
+            await finish_step(state)
+        return {"steps": msgspec.to_builtins(state.done)}
+
+    async def verify(self, task: Task, rollout: Rollout) -> Score:
+        """Score what the tests decided; tests without a reward are a failure, never a zero."""
+        steps = msgspec.convert(rollout.outcome["steps"], list[StepOutcome])
+        for step in steps:
+            if step.tests.failure:
+                where = f"step {step.name}: " if step.name else ""
+                raise RolloutFailed(step.tests.failure, "tests", f"{where}{step.tests.message}")
+        rewards = combine_rewards([step.tests.rewards for step in steps], final=task.fields["final"])
+        reward, parts = choose_reward(rewards, self._reward or task.fields["reward"])
+        return Score(reward, parts=parts)
+
+
+def _describe_servers(table: EnvironmentTable) -> dict[str, JSON]:
+    """Return the field of a task that tells a program inside which MCP servers it may start; none without servers."""
+    servers = [{"name": each.name, "command": [each.command, *each.args]} for each in table.mcp_servers]
+    return {SERVERS_FIELD: servers} if servers else {}
+
+
+def make_container(table: EnvironmentTable, image: str, build: str) -> Container:
+    """Return the container that a table describes."""
+    return Container(
+        image=image,
+        build=build,
+        memory_mb=table.memory_limit_mb or DEFAULT_MEMORY_MB,
+        cpus=table.cpus or DEFAULT_CPUS,
+        storage_mb=table.storage_limit_mb,
+        network="none" if table.network == "no-network" else "public",
+        env=resolve_variables(table.env),
+        workdir=table.workdir or "",
+        entrypoint=True,
+        build_timeout_s=table.build_timeout_sec,
+    )
+
+
+async def run_as_root(handle: ContainerHandle, command: str) -> None:
+    """Run a command that must work."""
+    result = await handle.run(command, user="0", timeout_s=SETUP_S)
+    if result.exit_code:
+        raise ContainerError(f"{command}: {result.text.strip()[-300:]}")
+
+
+async def begin_step(state: HarborState) -> None:
+    """Put the files of a step in place, run its setup, wait until it is healthy, and begin the agent's time."""
+    step, handle = state.step, state.handle
+    state.terminal.user = user_name(step.agent.user)
+    files = step.folder / "workdir"
+    if step.name and files.is_dir():
+        place = (await handle.run("pwd")).text.strip()
+        await handle.upload(files, place)
+        if (files / "setup.sh").is_file():
+            setup = await handle.run("bash ./setup.sh", workdir=place, user=state.terminal.user, timeout_s=SETUP_S)
+            if setup.exit_code:
+                raise ContainerError(f"setup.sh of step {step.name}: exit code {setup.exit_code}: {setup.text[-300:]}")
+    if step.healthcheck:
+        await wait_until_healthy(handle, step.healthcheck, state.terminal.user)
+    await state.servers.start(state.terminal.user)
+    state.terminal.set_deadline(step.agent.timeout_sec)
+
+
+async def advance(state: HarborState) -> str | None:
+    """End a step and begin the next one; return its instruction, or None if there is none or it is not reached."""
+    if state.stopped or len(state.done) + 1 >= len(state.steps):
+        return None
+    least = state.step.min_reward
+    await finish_step(state)
+    tests = state.done[-1].tests
+    if tests.failure or misses_reward(tests.rewards, least):
+        state.stopped = True
+        return None
+    await run_as_root(state.handle, f"rm -rf {TESTS} {VERIFIER_LOGS}")
+    await begin_step(state)
+    return state.step.instruction
+
+
+async def finish_step(state: HarborState) -> None:
+    """Collect what a step leaves, end every process of the agent, and run the tests."""
+    step, handle = state.step, state.handle
+    assert handle.host is not None
+    await state.terminal.close()
+    await state.servers.stop()
+    await handle.allow_storage_again()
+    if step.verifier.collect and not await handle.is_running():
+        await handle.restart()  # the agent exceeded a limit, which ended its container
+    notes = [await run_collect(handle, each) for each in step.verifier.collect]
+    await handle.kill()
+    kept = handle.artifacts / "steps" / step.name if handle.artifacts and step.name else handle.artifacts
+    async with keep_artifacts(handle, step.artifacts, kept) as artifacts:
+        if step.verifier.is_separate:
+            image = state.task.verifier_image(step)
+            container = make_container(image.table, image.image, image.build)
+            tests = await run_separate_tests(handle.host, container, image.bundled, step, kept, artifacts.found)
+            if step is not state.steps[-1]:
+                await handle.restart()
+        else:
+            tests = await run_shared_tests(handle, step, kept)
+    state.done.append(StepOutcome(step.name, tests, [*filter(None, notes), *artifacts.notes]))
+
+
+async def run_collect(handle: ContainerHandle, collect: Collect) -> str:
+    """Run a command that writes what artifacts need; return a note if it fails."""
+    result = await handle.run(collect.command, timeout_s=collect.timeout_sec, user=user_name(collect.user))
+    late = " (too late)" if result.timed_out else ""
+    return f"collect {collect.command!r}: exit code {result.exit_code}{late}" if result.exit_code or late else ""
+
+
+async def run_solution(state: HarborState) -> None:
+    """Run the solution of a step, as the agent's user."""
+    step, handle = state.step, state.handle
+    folder = step.folder / "solution"
+    if not (folder / "solve.sh").is_file():
+        folder = state.task.folder / "solution"
+    if not (folder / "solve.sh").is_file():
+        raise RolloutFailed("agent_error", "oracle", f"{folder}/solve.sh is missing")
+    await run_as_root(handle, f"rm -rf {SOLUTION}")
+    await handle.upload(folder, SOLUTION)
+    await run_as_root(handle, f"chmod +x {SOLUTION}/solve.sh")
+    env = resolve_variables(state.task.config.solution.env)
+    allowed = step.agent.timeout_sec or handle.container.verify_timeout_s
+    result = await handle.run(f"{SOLUTION}/solve.sh", timeout_s=allowed, user=state.terminal.user, env=env)
+    if result.timed_out:
+        raise RolloutFailed("agent_error", "oracle", f"solve.sh took longer than {allowed:g} s")
+
+
+def _health_s(check: Healthcheck | None) -> float:
+    """Return the longest that a healthcheck may take."""
+    if check is None:
+        return 0.0
+    return check.start_period_sec + (check.retries + 1) * (check.timeout_sec + check.interval_sec)
+
+
+async def wait_until_healthy(handle: ContainerHandle, check: Healthcheck, user: str) -> None:
+    """Run a healthcheck until it succeeds; failures in the start period do not count towards its retries."""
+    began, failures = time.monotonic(), 0
+    while True:
+        result = await handle.run(check.command, timeout_s=check.timeout_sec, user=user)
+        if result.exit_code == 0 and not result.timed_out:
+            return
+        starting = time.monotonic() - began < check.start_period_sec
+        failures += 0 if starting else 1
+        if failures >= check.retries:
+            said = result.text.strip()[-300:] or "it said nothing"
+            raise ContainerError(f"the healthcheck failed {failures} times: exit code {result.exit_code}: {said}")
+        await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)

@@ -1,0 +1,79 @@
+"""The MCP servers of a task: processes inside its container whose tools the agent gets, one set for each rollout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rollbook.containers import ContainerHandle
+from rollbook.core import JSON
+from rollbook.environments.environment import McpServer
+from rollbook.environments.harbor.task_files import McpTable
+from rollbook.environments.tools import ToolMisuse, ToolOutput, read_offered_tools
+from rollbook.errors import RolloutFailed, UsageError
+
+if TYPE_CHECKING:
+    from rollbook.environments.mcp import McpSession
+
+LISTING_S = 60.0
+
+
+class TaskServers:
+    """The servers of one rollout: `start` after each start of the container, `stop` before it ends."""
+
+    def __init__(self, handle: ContainerHandle, tables: Sequence[McpTable]) -> None:
+        self._handle, self._tables = handle, tables
+        self._sessions: list[McpSession] = []
+        self._session_of_tool: dict[str, McpSession] = {}
+        self.tools: list[JSON] = []
+
+    async def start(self, user: str) -> None:
+        """Start every server as a user of the container, and list the tools."""
+        known: dict[str, str] = {}
+        self.tools = []
+        for table in self._tables:
+            session = await self._open(table, user)
+            tools = read_offered_tools(await self._list(session, table), known, f"MCP server {table.name}")
+            known |= dict.fromkeys(tools, f"MCP server {table.name}")
+            self._session_of_tool |= dict.fromkeys(tools, session)
+            self.tools += tools.values()
+
+    async def _open(self, table: McpTable, user: str) -> McpSession:
+        assert table.command
+        argv = self._handle.exec_command([table.command, *table.args], user=user)
+        session = _load_session_class()(McpServer(command=argv, name=table.name), None, None)
+        self._sessions.append(session)
+        await session.open()
+        return session
+
+    async def _list(self, session: McpSession, table: McpTable) -> list[JSON]:
+        try:
+            async with asyncio.timeout(LISTING_S):
+                return await session.list_tools()
+        except TimeoutError:
+            why = f"MCP server {table.name} did not list its tools within {LISTING_S:g} s"
+            raise RolloutFailed("environment_error", "mcp", why) from None
+
+    async def call(self, name: str, arguments: dict[str, JSON], timeout_s: float) -> str | ToolOutput:
+        """Call a tool; one that is late is an error that the model sees."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._session_of_tool[name].call(name, arguments)
+        except TimeoutError:
+            raise ToolMisuse(f"{name} took longer than {timeout_s:g} s") from None
+
+    async def stop(self) -> None:
+        """Disconnect; a server ends with its standard input."""
+        sessions, self._sessions, self._session_of_tool = self._sessions, [], {}
+        await asyncio.gather(*(session.close() for session in sessions))
+
+
+def _load_session_class() -> type[McpSession]:
+    try:
+        from rollbook.environments.mcp import McpSession
+    except ImportError as error:
+        raise UsageError(
+            f"the task has MCP servers, which need a package: pip install 'rollbook[mcp]' ({error})"
+        ) from None
+    return McpSession

@@ -1,0 +1,163 @@
+"""Run the tests of a task where the agent cannot reach the verdict, and read what they decided.
+
+The container is killed, so that no process of the agent is left. What could speak for the tests (the shell, the basic
+programs, their libraries) is put back as the image has it. Then the container is started again, /tests and
+/logs/verifier are made afresh, the tests run, and the rewards are read from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import secrets
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from rollbook.containers import Container, ContainerHandle, ContainerHost, restore_pristine_files
+from rollbook.environments.harbor.rewards import read_rewards
+from rollbook.environments.harbor.task_files import TaskStep, VerifierTable, resolve_variables, user_name
+from rollbook.errors import ContainerError, RolloutFailed
+
+TESTS, LOGS, VERIFIER_LOGS = "/tests", "/logs", "/logs/verifier"
+MAX_LOG_BYTES = 32 << 20
+OUTPUT_CHARS = 4000
+SETUP_S = 120.0
+
+
+class TestsResult(msgspec.Struct, omit_defaults=True):
+    """What the tests decided: rewards, or why there are none. A field of a rollout's outcome."""
+
+    __test__ = False
+
+    rewards: dict[str, float] = {}
+    failure: str = ""
+    """A failure kind, where there are no rewards."""
+    message: str = ""
+    exit_code: int = 0
+    output: str = ""
+    """The end of what the tests printed."""
+    seconds: float = 0.0
+    restored: list[str] = []
+    """What the agent had changed of the tests' own tools, and was put back."""
+
+
+async def run_shared_tests(handle: ContainerHandle, step: TaskStep, kept: Path | None) -> TestsResult:
+    """Run the tests in the container that the agent left, which was killed; `kept` is where their logs go."""
+    assert handle.host is not None
+    # The programs that the image starts before ours must be those of the image too.
+    entrypoint = [word for word in await handle.image_entrypoint() if word.startswith("/")]
+    try:
+        restored = await restore_pristine_files(handle.host, handle, entrypoint)
+    except RolloutFailed as error:
+        return TestsResult(failure=error.kind, message=error.message)
+    staged = f"/.rollbook-tests-{secrets.token_hex(8)}"
+    await handle.put_archive("/", await asyncio.to_thread(pack_tests, step.tests, staged))
+    await handle.restart()
+    await _place_tests(handle, staged)
+    result = await _run_script(handle, step.verifier, kept)
+    result.restored = restored
+    return result
+
+
+async def run_separate_tests(
+    host: ContainerHost,
+    container: Container,
+    bundled: bool,
+    step: TaskStep,
+    kept: Path | None,
+    artifacts: list[KeptArtifact],
+) -> TestsResult:
+    """Run the tests in a container of their own, which gets nothing of the agent but the artifacts."""
+    handle = await host.start(container)
+    try:
+        for artifact in artifacts:
+            await handle.upload(artifact.place, artifact.source)
+        staged = f"/.rollbook-tests-{secrets.token_hex(8)}"
+        if not bundled:
+            await handle.put_archive("/", await asyncio.to_thread(pack_tests, step.tests, staged))
+        await _place_tests(handle, "" if bundled else staged)
+        return await _run_script(handle, step.verifier, kept)
+    finally:
+        await host.remove(handle)
+
+
+class KeptArtifact(msgspec.Struct, frozen=True):
+    """An artifact of the agent: its path inside, and where it is kept here."""
+
+    source: str
+    place: Path
+
+
+async def _run_script(handle: ContainerHandle, verifier: VerifierTable, kept: Path | None) -> TestsResult:
+    result = await _execute(handle, verifier, resolve_variables(verifier.env))
+    await _collect(handle, result, kept)
+    return result
+
+
+def pack_tests(folders: list[Path], name: str) -> bytes:
+    """Return an archive of the tests under a name that the agent could not know; later folders go over earlier ones."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for folder in folders:
+            tar.add(folder, arcname=name.lstrip("/"), filter=_prepare_entry)
+    return archive.getvalue()
+
+
+def _prepare_entry(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    entry.mode |= 0o755 if entry.isdir() or entry.name.endswith(".sh") else 0o644
+    return entry
+
+
+async def _place_tests(handle: ContainerHandle, staged: str) -> None:
+    """Replace whatever the agent put at /tests and /logs/verifier."""
+    moves = [f"rm -rf {TESTS}", f"mv {staged} {TESTS}"] if staged else [f"chmod +x {TESTS}/test.sh"]
+    moves += [f"rm -rf {VERIFIER_LOGS}"]
+    moves += [f"mkdir -p {VERIFIER_LOGS}", f"chmod 777 {VERIFIER_LOGS}"]
+    result = await handle.run(" && ".join(moves), user="0", timeout_s=SETUP_S)
+    if result.exit_code:
+        raise ContainerError(f"the tests cannot be put in place: {result.text.strip()[-300:]}")
+
+
+async def _execute(handle: ContainerHandle, verifier: VerifierTable, env: Mapping[str, str]) -> TestsResult:
+    began = time.monotonic()
+    user = user_name(verifier.user)
+    ran = await handle.run(f"{TESTS}/test.sh", timeout_s=verifier.timeout_sec, user=user, env=env)
+    result = TestsResult(exit_code=ran.exit_code, output=ran.text[-OUTPUT_CHARS:], seconds=time.monotonic() - began)
+    if ran.timed_out:
+        result.failure = "verifier_timeout"
+        result.message = f"tests/test.sh took longer than {verifier.timeout_sec:g} s"
+    return result
+
+
+async def _collect(handle: ContainerHandle, result: TestsResult, kept: Path | None) -> None:
+    """Read the rewards, and keep the logs of the tests."""
+    with tempfile.TemporaryDirectory(prefix="rollbook-verifier-") as name:
+        folder = Path(name)
+        try:
+            await handle.download(VERIFIER_LOGS, folder, max_bytes=MAX_LOG_BYTES)
+            if not result.failure:
+                result.rewards = read_rewards(folder / "verifier")
+        except (FileNotFoundError, ValueError) as error:
+            result.failure, result.message = "verifier_error", f"/logs/verifier cannot be read: {error}"
+        except RolloutFailed as error:
+            result.failure, result.message = error.kind, _explain(error.message, result)
+        if kept is not None and (folder / "verifier").is_dir():
+            await asyncio.to_thread(_keep_logs, folder / "verifier", kept, result.output)
+
+
+def _explain(message: str, result: TestsResult) -> str:
+    end = result.output.strip()[-500:]
+    return f"{message} (exit code {result.exit_code}): {end}" if end else f"{message} (exit code {result.exit_code})"
+
+
+def _keep_logs(logs: Path, kept: Path, output: str) -> None:
+    shutil.copytree(logs, kept / "verifier", dirs_exist_ok=True)
+    (kept / "verifier" / "test-stdout.txt").write_text(output)

@@ -1,0 +1,130 @@
+"""`RoleCaller`: asks the models of roles for one rollout, with seeds of its own, and records every call in it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from rollbook.core import JSON, JUDGE, Message, RoleCall, Rollout, check_extra_sampling, derive_role_seed
+from rollbook.environments.answers.extraction import strip_thinking
+from rollbook.environments.calls import ModelAnswer, ModelAsk
+from rollbook.environments.roles.client import RoleClient
+from rollbook.errors import RolloutFailed, UsageError
+from rollbook.models import Completion
+
+MAX_CALLS = 1000
+"""How many calls of roles one rollout may make: an environment that asks in a loop must come to an end."""
+
+
+class FindClient(Protocol):
+    """Finds the model of a role."""
+
+    def find(self, role: str) -> RoleClient | None:
+        """Return it; None if the run has none."""
+        ...
+
+
+class RoleCaller:
+    """Asks for one rollout. `in_verification`: its calls are made to score the rollout."""
+
+    def __init__(self, clients: FindClient | None, rollout: Rollout, *, in_verification: bool = False) -> None:
+        self._clients, self._rollout, self._in_verification = clients, rollout, in_verification
+        self._numbers = Counter(call.role for call in rollout.role_calls)
+        self._failure: RolloutFailed | None = None
+        self._in_flight, self._since, self._asked_s = 0, 0.0, 0.0
+
+    @property
+    def recorded(self) -> list[RoleCall]:
+        """The calls of the rollout so far."""
+        return list(self._rollout.role_calls)
+
+    @property
+    def asked_s(self) -> float:
+        """How many seconds have passed in calls so far; concurrent calls count once."""
+        return self._asked_s + (time.perf_counter() - self._since if self._in_flight else 0.0)
+
+    def check_failure(self, where: str) -> None:
+        """Raise the failure of an earlier call: environment code that catches it must not make a score of it."""
+        if self._failure is not None:
+            raise RolloutFailed(self._failure.kind, where, self._failure.message)
+
+    async def ask(self, role: str, messages: Sequence[Message], sampling: Mapping[str, JSON]) -> RoleCall:
+        """Return the recorded call; RolloutFailed if there is no answer."""
+        check_role_sampling(role, sampling)
+        if not self._in_flight:
+            self._since = time.perf_counter()
+        self._in_flight += 1
+        try:
+            return await self._ask(role, messages, sampling)
+        except RolloutFailed as error:
+            self._failure = self._failure or error
+            raise
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._asked_s += time.perf_counter() - self._since
+
+    async def _ask(self, role: str, messages: Sequence[Message], sampling: Mapping[str, JSON]) -> RoleCall:
+        client = self._clients.find(role) if self._clients else None
+        if client is None:
+            why = f"the run has no model for the role {role}: give --role {role}=URL"
+            raise RolloutFailed("role_error", f"role {role}", why)
+        number = self._numbers[role]
+        self._numbers[role] += 1
+        if self._numbers.total() > MAX_CALLS:
+            why = f"the rollout asked models of roles more than {MAX_CALLS} times"
+            raise RolloutFailed("environment_error", f"role {role}", why)
+        seed = derive_role_seed(self._rollout.seed, role, number)
+        name = f"{self._rollout.task.id}#{self._rollout.sample}"
+        began = time.perf_counter()
+        try:
+            completion = await client.complete(messages, sampling, seed, name)
+        except RolloutFailed as error:
+            raise self._name_judge(role, error) from None
+        call = make_role_call(client, completion, number, seed, began, self._in_verification)
+        self._rollout.role_calls.append(call)
+        return call
+
+    def _name_judge(self, role: str, error: RolloutFailed) -> RolloutFailed:
+        """Return the failure of a judge that scores as judge_error: `reverify` can score such a rollout."""
+        if role != JUDGE or not self._in_verification:
+            return error
+        return RolloutFailed("judge_error", "judge", error.message, retry_after_s=error.retry_after_s)
+
+    async def answer(self, ask: ModelAsk) -> ModelAnswer:
+        """Answer the question of an environment process."""
+        try:
+            return ModelAnswer("", "", await self.ask(ask.role, ask.messages, ask.sampling))
+        except RolloutFailed as error:
+            return ModelAnswer(error.kind, error.message)
+        except UsageError as error:
+            return ModelAnswer("environment_error", str(error))
+
+
+def check_role_sampling(role: str, sampling: Mapping[str, JSON]) -> None:
+    """Refuse parameters that Rollbook sets itself."""
+    extra = {name: value for name, value in sampling.items() if name not in ("temperature", "top_p", "max_tokens")}
+    check_extra_sampling(extra, f"the role {role} was asked with")
+
+
+def make_role_call(
+    client: RoleClient, completion: Completion, number: int, seed: int, began: float, in_verification: bool
+) -> RoleCall:
+    """Return the record of a call that was answered."""
+    turn, cost = completion.turn, client.compute_cost(completion.turn)
+    call = RoleCall(
+        client.role,
+        number,
+        seed,
+        strip_thinking(completion.message.text).strip(),
+        turn.prompt_tokens,
+        turn.completion_tokens,
+        round(time.perf_counter() - began, 6),
+        turn.finish_reason,
+        in_verification,
+    )
+    return call if cost is None else msgspec.structs.replace(call, cost=round(cost, 9))

@@ -1,0 +1,192 @@
+"""`RoleClient`: the model of a role, opened once and used by all rollouts. What goes wrong is a failure of the role."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from rollbook.core import (
+    FAILURE_KINDS,
+    JSON,
+    JUDGE,
+    Message,
+    ModelSpec,
+    RoleSettings,
+    RoleSpec,
+    Sampling,
+    Settings,
+    TokenCounts,
+    Turn,
+    default_key_variable,
+    parse_price,
+)
+from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
+from rollbook.models import ENDPOINT_KINDS, Completion, is_provider_target, open_model, probe_endpoint
+
+T = TypeVar("T")
+
+OUTAGE_S = 30.0
+"""How long the model of a role may be unreachable; the limit of the policy is longer: nothing works without it."""
+CALL_TRIES = 3
+CALL_DELAY_S = 1.0
+"""How often a call is made before the whole attempt fails, and how long the second one waits; the third, twice that."""
+
+
+class RoleWording:
+    """Rewrites messages about the model of a run, and the options they name, as messages about a role."""
+
+    def __init__(self, role: str, options: Mapping[str, str] | None = None) -> None:
+        self.role = role
+        self._label = role if role == JUDGE else f"role {role}"
+        self._options = options or {
+            "--model-name ": f"--role {role}.name=",
+            "--model-name": f"--role {role}.name",
+            "--api-key-env": f"--role {role}.key_env",
+            "--sampling ": f"--role {role}.sampling.",
+            "--sampling": f"--role {role}.sampling",
+            "--header ": f"--role {role}.headers.",
+            "with -m": f"with --role {role}",
+            "-m ": f"--role {role}=",
+        }
+
+    def rename(self, message: str) -> str:
+        """Return advice about the model as advice about the role."""
+        for theirs, ours in self._options.items():
+            message = message.replace(theirs, ours)
+        return message
+
+    def refuse(self, error: UsageError) -> UsageError:
+        """Return an error of the model as an error of the role."""
+        message = self.rename(str(error))
+        own = f"--{self.role}" if self.role == JUDGE else f"--role {self.role}"
+        return UsageError(message if message.startswith(own) else f"{self._label}: {message}")
+
+    def explain(self, work: Callable[[], T]) -> T:
+        """Run a function; its errors name the options of the role, not those of the model."""
+        try:
+            return work()
+        except UsageError as error:
+            raise self.refuse(error) from None
+
+
+def make_model_settings(role: str, given: RoleSettings, settings: Settings) -> Settings:
+    """Return the settings of a run as those of the model of a role.
+
+    A provider has a key variable of its own; the key of an endpoint is in USER_API_KEY for the role user.
+    """
+    usual = Settings().api_key_env if is_provider_target(given.urls) else default_key_variable(role)
+    return msgspec.structs.replace(
+        settings,
+        urls=given.urls,
+        base_urls=[],
+        api_key_env=given.key_env or usual,
+        headers=given.headers,
+        wire_names=given.wire_names,
+    )
+
+
+class RoleClient:
+    """The model of a role; `own` are the settings of its model."""
+
+    def __init__(
+        self,
+        role: str,
+        spec: RoleSpec,
+        own: Settings,
+        *,
+        sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+        price: str = "",
+        wording: RoleWording | None = None,
+    ) -> None:
+        self.role, self._meaning, self._sampling = role, spec, sampling
+        self._price = parse_price(price) if price else None
+        self._wording = wording or RoleWording(role)
+        self._settings = msgspec.structs.replace(own, outage_s=min(own.outage_s, OUTAGE_S))
+        self._model = self._wording.explain(lambda: open_model(spec.model, self._settings))
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Its model; with its name once it is open."""
+        return self._model.spec
+
+    @property
+    def meaning(self) -> RoleSpec:
+        """What the role means: its model, with its name once it is open, and its sampling."""
+        return msgspec.structs.replace(self._meaning, model=self.spec)
+
+    async def probe(self, wait_s: float, say: Callable[[str], None]) -> dict[str, str]:
+        """Ask one completion before a run starts; a UsageError says why there is none.
+
+        Return the names of parameters that it has turned out to take.
+        """
+        if self.spec.kind not in ENDPOINT_KINDS:
+            return {}
+        sampling = self._choose_sampling({})
+
+        def say_of_role(line: str) -> None:
+            say(f"{self.role}: {line}")
+
+        try:
+            probed = await probe_endpoint(self.spec, self._settings, sampling, wait_s=wait_s, say=say_of_role)
+            return probed.wire_names
+        except UsageError as error:
+            raise self._wording.refuse(error) from None
+
+    async def open(self) -> None:
+        """Connect to it; one that cannot be reached is refused before any rollout starts."""
+        try:
+            await self._model.open()
+        except UsageError as error:
+            raise self._wording.refuse(error) from None
+        except EndpointDown as error:
+            raise UsageError(f"{self._subject} is not reachable: {error}") from None
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._model.close()
+
+    def stop_waiting(self) -> None:
+        """Let calls that wait for it give up at once."""
+        self._model.stop_waiting()
+
+    @property
+    def _subject(self) -> str:
+        return f"the model of the role {self.role}"
+
+    def compute_cost(self, turn: Turn) -> float | None:
+        """Return what a call cost; None without a price."""
+        if self._price is None:
+            return None
+        return self._price.cost(TokenCounts(turn.prompt_tokens, turn.cached_tokens or 0, turn.completion_tokens))
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Mapping[str, JSON], seed: int, rollout: str
+    ) -> Completion:
+        """Return one answer. A call that failed on the way is made again; after that the failure is a role_error."""
+        chosen = self._choose_sampling(sampling)
+        for number in range(1, CALL_TRIES + 1):
+            try:
+                return await self._model.complete(messages, chosen, seed=seed, rollout=rollout)
+            except RolloutFailed as error:
+                if number == CALL_TRIES or not FAILURE_KINDS[error.kind].repeats_call:
+                    raise self._make_failure(error.message, error.retry_after_s) from None
+                await asyncio.sleep(min(error.retry_after_s or CALL_DELAY_S * number, OUTAGE_S))
+            except ContextFull as error:  # not the context of the policy: it must not end the conversation
+                raise self._make_failure(f"its context has no room for the messages: {error}") from None
+            except (UsageError, EndpointDown) as error:
+                raise self._make_failure(str(error)) from None
+        raise AssertionError("unreachable")
+
+    def _choose_sampling(self, given: Mapping[str, JSON]) -> Sampling:
+        """Return the sampling of a call: what the environment gives, then what the run sets; null omits one."""
+        own = self._meaning.sampling
+        omitted = {name: None for name, value in own.items() if value is None}
+        base = msgspec.structs.replace(self._sampling, extra={**self._sampling.extra, **omitted})
+        return base.override(given).override({name: value for name, value in own.items() if value is not None})
+
+    def _make_failure(self, why: str, retry_after_s: float | None = None) -> RolloutFailed:
+        message = f"{self._subject}: {self._wording.rename(why)}"
+        return RolloutFailed("role_error", f"role {self.role}", message, retry_after_s=retry_after_s)

@@ -1,0 +1,173 @@
+"""The independent reader of `make chaos` finds every kind of violation that it looks for."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from chaos import reader
+from chaos.schedule import WEIGHTS, make_schedule
+from rollbook.book import Book
+from rollbook.book.seals import measure_extent
+from rollbook.core import Message, Rollout, Score, Seal, Turn, encode_pretty
+from rollbook.engine.book_worker import BookJobSource
+from support.books import edit_journal, failed, make_book, open_round, played
+from support.endpoint import answer_to, logprob_of
+
+TASKS, SAMPLES = 4, 2
+BROKEN = 3
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run of a model that answers as the endpoint of the chaos test; the last task always fails."""
+    book = make_book(tmp_path / "run", TASKS, SAMPLES)
+    round_ = open_round(book)
+
+    async def work() -> None:
+        source = BookJobSource(book, round_)
+        await source.join()
+        while job := await source.next():
+            make = make_broken if job.row == BROKEN else make_scored
+            await source.mark(job, make(book, job.row, job.sample), True)
+        await source.leave()
+
+    asyncio.run(work())
+    return book.path
+
+
+def make_scored(book: Book, row: int, sample: int) -> Rollout:
+    rollout = played(book, row, sample)
+    text = answer_to([{"role": "user", "content": f"What is {row} + {row}?"}], rollout.seed)
+    ids = [*text.encode(), 256]
+    rollout.messages[-1] = Message("assistant", text)
+    rollout.turns = [Turn([1, 2], ids, [logprob_of(i) for i in ids], 2, len(ids))]
+    rollout.score = Score(float(text.endswith(f" {2 * row}.")))
+    return rollout
+
+
+def make_broken(book: Book, row: int, sample: int) -> Rollout:
+    return failed(book, row, sample, "verifier_error")
+
+
+def expect(**changed: object) -> dict[str, Any]:
+    tasks = {f"t{i}": {"a": i, "b": i, "broken": i == BROKEN} for i in range(TASKS)}
+    failures = {"verifier_error": SAMPLES}
+    report = {"requested": TASKS * SAMPLES, "scored": (TASKS - 1) * SAMPLES, "failed": failures, "pending": 0}
+    expected = {"tasks": tasks, "samples": SAMPLES, "seed": 0, "report": report, "verify": {"damage": []}}
+    return expected | {"damaged": [], "sealed": {}} | changed
+
+
+def journal(run: Path) -> Path:
+    return next(path for path in (run / "journals").glob("*.1.jsonl"))
+
+
+def reseal(run: Path) -> None:
+    """Make the seals fit the files again, as an attacker would, or a bug."""
+    for path in (run / "done").iterdir():
+        seal = msgspec.json.decode(path.read_bytes(), type=Seal)
+        for name in seal.files:
+            size = (run / "journals" / name).stat().st_size
+            seal.files[name] = measure_extent(run / "journals" / name, size)
+        path.write_bytes(encode_pretty(seal))
+
+
+def change(old: str, new: str, count: int = 1) -> Callable[[Path], None]:
+    def edit(run: Path) -> None:
+        assert edit_journal(journal(run), old, new, count) == count
+        reseal(run)
+
+    return edit
+
+
+def drop_line(run: Path) -> None:
+    lines = journal(run).read_bytes().splitlines(keepends=True)
+    journal(run).write_bytes(b"".join(lines[1:]))
+    reseal(run)
+
+
+def add_other_line(run: Path) -> None:
+    """A second line of the first key, by the same attempt, with another time."""
+    first = journal(run).read_bytes().splitlines(keepends=True)[0]
+    with open(journal(run), "ab") as file:
+        file.write(first)
+    lines = journal(run).read_text().splitlines(keepends=True)
+    journal(run).write_text("".join([*lines[:-1], lines[-1].replace('"attempt":1', '"attempt": 1')]))
+    edit_journal(journal(run), '"attempt": 1(.*)"seconds":0.5', '"attempt":1\\1"seconds":0.7')
+    reseal(run)
+
+
+def flip_sealed_byte(run: Path) -> None:
+    data = bytearray(journal(run).read_bytes())
+    data[data.index(b'"reward"') + 9] ^= 1
+    journal(run).write_bytes(data)
+
+
+def remove_seal(run: Path) -> None:
+    (run / "done" / "00000.json").unlink()
+
+
+def give_chunk_away(run: Path) -> None:
+    path = run / "leases" / "00000.1"
+    lease = json.loads(path.read_text())
+    path.unlink()
+    path.write_text(json.dumps(lease | {"worker": "somebody-1-else"}))
+
+
+def test_a_sound_run_has_no_violation(run: Path) -> None:
+    assert reader.check(run, expect(sealed=reader.count_sealed(run))) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (drop_line, "is lost"),
+        (add_other_line, "two different lines of one attempt"),
+        (change('"reward":1.0', '"reward":0.0'), "is right"),
+        (change('"reward":0.0', '"reward":1.0'), "is right"),
+        (change("The answer is (.*?)\\.", "The answer is 5."), "not"),
+        (change('"task":"t0"', '"task":"t9"'), "was never asked"),
+        (change('"task":"t0"(.*)"reward":[01]', '"task":"t3"\\1"reward":1'), "its verifier always raises"),
+        (change('"at":0', '"at":1'), "token ids"),
+        (flip_sealed_byte, "`verify` does not report it"),
+        (remove_seal, "is not sealed"),
+        (give_chunk_away, "its worker never owned"),
+    ],
+)
+def test_a_violation_is_found(run: Path, spoil: Callable[[Path], None], words: str) -> None:
+    spoil(run)
+    assert [each for each in reader.check(run, expect()) if words in each]
+
+
+def test_a_sealed_line_that_no_longer_counts_and_a_wrong_report_are_found(run: Path) -> None:
+    sealed = dict.fromkeys(reader.count_sealed(run), "00000000")
+    wrong = {"requested": 8, "scored": 5, "failed": {}, "pending": 3}
+    found = reader.check(run, expect(sealed=sealed, report=wrong))
+    assert sum("another line counts" in each for each in found) == len(sealed) == 6
+    assert [each for each in found if "the report counts" in each]
+
+
+def test_damage_that_nobody_did_is_found(run: Path) -> None:
+    damage = {"damage": [{"path": "journals/x.1.jsonl"}]}
+    assert reader.check(run, expect(verify=damage)) == ["`verify` reports x.1.jsonl, which nobody damaged"]
+
+
+def test_a_seed_determines_the_schedule_and_all_kinds_of_faults_happen() -> None:
+    assert make_schedule(3) == make_schedule(3) != make_schedule(4)
+    assert {fault.kind for seed in range(40) for fault in make_schedule(seed)} == set(WEIGHTS)
+
+
+def test_the_reader_imports_the_standard_library_alone() -> None:
+    tree = ast.parse(Path(reader.__file__).read_text())
+    plain = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    of = [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert plain
+    assert not [name for name in [*plain, *of] if name.partition(".")[0] not in sys.stdlib_module_names]

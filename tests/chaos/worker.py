@@ -1,0 +1,20 @@
+"""`rollbook` with a shorter lease, on a machine that calls itself HOST:  python -m chaos.worker HOST work RUN"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from chaos.schedule import STALE_S
+from rollbook.book import leases
+from rollbook.cli.main import main
+from rollbook.engine import book_worker
+
+if __name__ == "__main__":
+    host = sys.argv[1]
+    if host != "here":  # other workers cannot look its pid up, and wait for its heartbeats
+        socket.gethostname = lambda: host
+    assert book_worker.HEARTBEAT_S > 1
+    assert leases.STALE_S > 10
+    book_worker.HEARTBEAT_S, leases.STALE_S = STALE_S / 10, STALE_S
+    main(sys.argv[2:])

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo looked; exit 3

@@ -1,0 +1,67 @@
+"""The image of the tests, made without any registry: a minimal Debian by debootstrap, imported into podman.
+
+python tests/containers/real/base_image.py makes it unless it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+
+from rollbook.containers import ContainerHost, Owner, find_runtime
+from rollbook.containers.owners import OWNER_LABEL, is_dead
+
+IMAGE = "localhost/rollbook-test/debian:1"
+PACKAGES = "python3-minimal,tar"
+
+
+WithHost = Callable[[Callable[[ContainerHost], Awaitable[None]]], None]
+
+
+def list_owned() -> list[tuple[str, Owner]]:
+    """Return every container, image, network and volume with an owner."""
+    found = asyncio.run(find_runtime("podman").list_labelled(OWNER_LABEL))
+    owners = [(each.id, Owner.from_label(each.owner)) for each in found]
+    return [(name, owner) for name, owner in owners if owner]
+
+
+def list_left() -> list[str]:
+    """Return what was left by this process or by one that is dead; others may be at work on this machine."""
+    me = Owner.current()
+    return [name for name, owner in list_owned() if owner.pid == me.pid or is_dead(owner, me)]
+
+
+def list_of(pid: int) -> list[str]:
+    """Return what a process has."""
+    return [name for name, owner in list_owned() if owner.pid == pid]
+
+
+def missing() -> str:
+    """Return why this machine cannot run the tests, or nothing."""
+    if not shutil.which("podman"):
+        return "podman is not installed (make test-containers installs it on Debian, as root)"
+    if subprocess.run(["podman", "image", "exists", IMAGE], capture_output=True, check=False).returncode:
+        return f"there is no image {IMAGE} (make test-containers makes it with debootstrap, as root)"
+    return ""
+
+
+def make() -> None:
+    """Make the image; some minutes."""
+    with tempfile.TemporaryDirectory(prefix="rollbook-debian-") as folder:
+        command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", folder]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        tar = subprocess.Popen(["tar", "-C", folder, "-c", "."], stdout=subprocess.PIPE)
+        subprocess.run(["podman", "import", "-", IMAGE], stdin=tar.stdout, check=True, capture_output=True)
+        if tar.wait():
+            raise SystemExit("tar failed")
+
+
+if __name__ == "__main__":
+    if "there is no image" in missing():
+        print(f"Making {IMAGE} with debootstrap: some minutes ...")
+        make()
+    sys.exit(missing() or 0)

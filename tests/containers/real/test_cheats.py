@@ -1,0 +1,110 @@
+"""No cheat gets a reward here; in Harbor's way of verifying, in the agent's living container, most of them do."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import tarfile
+from pathlib import Path
+
+from base_image import IMAGE, list_left
+from cheats import CHEATS, DOCKERFILE, INSTRUCTION, TESTS
+
+import rollbook
+from rollbook.containers import Container, ContainerHandle, ContainerHost
+from rollbook.errors import ContainerError
+
+AT_ONCE = 3
+
+
+def make_task(folder: Path, script: str) -> None:
+    files = {
+        "task.toml": '[verifier]\ntimeout_sec = 30\n\n[environment]\nnetwork_mode = "no-network"\nmemory_mb = 256\n',
+        "instruction.md": INSTRUCTION,
+        "environment/Dockerfile": DOCKERFILE.format(image=IMAGE),
+        "tests/test.sh": TESTS,
+        "solution/solve.sh": f"#!/bin/bash\n{script}\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_no_cheat_gets_a_reward(tmp_path: Path) -> None:
+    for name, script in CHEATS.items():
+        make_task(tmp_path / "tasks" / name, script)
+    make_task(tmp_path / "tasks" / "honest", "echo hello > /app/word.txt")
+    out = tmp_path / "run"
+    rollbook.run(
+        f"harbor:{tmp_path / 'tasks'}", agent="oracle", out=str(out), concurrency=AT_ONCE, allow_shortfall=True
+    )
+    run = rollbook.load(out)
+    scores = {rollout.task.id: rollout.score.reward for rollout in run.rollouts() if rollout.score}
+    failures = {task: failure for task, _, failure in run.failures()}
+    print(f"{len(CHEATS)} cheats: {sum(scores.get(name) == 0 for name in CHEATS)} scored 0, {len(failures)} failed")
+    for task, failure in failures.items():
+        print(f"  {task}: {failure.kind}: {failure.message[:150]}")
+    assert scores.pop("honest") == 1.0
+    assert [name for name, reward in scores.items() if reward] == []
+    assert set(scores) | set(failures) == set(CHEATS)
+    assert list_left() == []
+
+
+async def verify_in_place(handle: ContainerHandle) -> float | None:
+    """Verify as Harbor does: upload the tests into the living container, run them, read the folder of rewards."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        entry = tarfile.TarInfo("tests/test.sh")
+        entry.size, entry.mode = len(TESTS), 0o755
+        tar.addfile(entry, io.BytesIO(TESTS.encode()))
+    try:
+        await handle.put_archive("/", archive.getvalue())
+    except ContainerError:
+        return None
+    assert handle.host
+    runtime = handle.host.runtime
+    script = "(/tests/test.sh) > /logs/verifier/test-stdout.txt 2>&1"
+    await runtime.call("exec", handle.name, "bash", "-c", "chmod +x /tests/test.sh", timeout_s=30)
+    try:
+        await runtime.call("exec", handle.name, "bash", "-c", script, timeout_s=30)
+    except ContainerError:
+        return None
+    await asyncio.sleep(0.5)
+    for name in ("reward.json", "reward.txt"):
+        try:
+            text = (await handle.read_archived(f"/logs/verifier/{name}")).decode()
+            value = json.loads(text)
+            return float(value["reward"] if isinstance(value, dict) else value)
+        except (FileNotFoundError, ValueError):
+            continue
+    return None
+
+
+def test_most_cheats_pass_where_tests_run_beside_the_agent(tmp_path: Path) -> None:
+    make_task(tmp_path, "true")
+    rewarded: list[str] = []
+
+    async def try_cheat(host: ContainerHost, name: str, script: str, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            container = Container(build=str(tmp_path / "environment"), memory_mb=256, entrypoint=True)
+            handle = await host.start(container)
+            await handle.run("mkdir -p /logs/verifier")
+            await handle.run(script, timeout_s=30)
+            if await verify_in_place(handle) == 1.0:
+                rewarded.append(name)
+            await host.remove(handle)
+
+    async def main() -> None:
+        host, slots = ContainerHost(), asyncio.Semaphore(AT_ONCE)
+        await host.open()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, script in CHEATS.items():
+                    group.create_task(try_cheat(host, name, script, slots))
+        finally:
+            await host.close()
+
+    asyncio.run(main())
+    print(f"{len(rewarded)} of {len(CHEATS)} cheats are rewarded in place: {', '.join(sorted(rewarded))}")
+    assert len(rewarded) >= 10

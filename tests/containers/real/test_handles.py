@@ -1,0 +1,283 @@
+"""Real containers: commands, files, limits, snapshots, restarts, and what is left afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from base_image import IMAGE, WithHost, list_left, list_of
+
+from rollbook.containers import Container, ContainerHost, ImageBuild, find_runtime, list_own_objects
+from rollbook.containers.owners import OWNER_LABEL
+from rollbook.errors import ContainerError, ImageError
+
+OWN = Container(image=IMAGE, memory_mb=128)
+
+
+def test_commands_run_in_a_container_with_limits_and_without_network(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        assert (await handle.run("echo $((6*7)); pwd")).text == "42\n/\n"
+        assert (await handle.run("cd /tmp; exit 5")).exit_code == 5
+        assert (await handle.run("pwd; echo $X", workdir="/etc", env={"X": "it's"})).text == "/etc\nit's\n"
+        assert (await handle.run("cat /proc/net/dev | grep -c eth")).text == "0\n"
+        status = (await handle.run("cat /proc/self/status")).text
+        assert "NoNewPrivs:\t1" in status
+        assert (await handle.run("tail /dev/zero; echo $?")).text.endswith("137\n")
+        assert (await handle.run("mknod /tmp/d b 8 0")).exit_code != 0
+        if os.geteuid() == 0:
+            assert (await handle.run("cat /proc/self/uid_map")).text.split()[1] != "0"
+
+    with_host(work)
+
+
+def test_a_late_command_is_killed_with_everything_it_started(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        shell = await handle.open_shell()
+        await shell.run("cd /tmp; kept=1; sleep 1001 &", 30)
+        await asyncio.sleep(0.1)
+        result = await shell.run("echo begun; (setsid sleep 1002 &); sleep 1003", 0.5)
+        assert result.text.startswith("begun\n")
+        assert (result.timed_out, result.shell_ended) == (True, False)
+        assert (await shell.run("pwd; echo $kept", 30)).text == "/tmp\n1\n"
+        alive = (await handle.run("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")).text
+        assert "sleep 1001" in alive  # from an earlier command: a server that the agent started goes on
+        assert "sleep 1002" not in alive
+        assert "sleep 1003" not in alive
+
+    with_host(work)
+
+
+def test_files_go_in_and_out(with_host: WithHost, tmp_path: Path) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        for data in (b"", b"it's\n", b"nul \0 \xff", b"x" * 300_000):
+            await handle.write("/new dir/file", data)
+            assert await handle.read("/new dir/file") == data
+        with pytest.raises(FileNotFoundError):
+            await handle.read("/none")
+        with pytest.raises(ValueError, match="larger than 10 bytes"):
+            await handle.read("/new dir/file", max_bytes=10)
+        (tmp_path / "in" / "sub").mkdir(parents=True)
+        (tmp_path / "in" / "sub" / "a.sh").write_text("echo a")
+        (tmp_path / "in" / "sub" / "a.sh").chmod(0o755)
+        await handle.upload(tmp_path / "in", "/data")
+        assert (await handle.run("/data/sub/a.sh; stat -c %u /data/sub")).text == "a\n0\n"
+        await handle.run("ln -s /etc/passwd /data/link; mkfifo /data/fifo; echo b > /data/b")
+        await handle.download("/data", tmp_path / "out")
+        found = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*") if p.is_file())
+        assert found == ["data/b", "data/sub/a.sh"]
+        with pytest.raises(FileNotFoundError):
+            await handle.download("/none", tmp_path / "out2")
+        with pytest.raises(ValueError, match="larger"):
+            await handle.download("/data", tmp_path / "out3", max_bytes=100)
+
+    with_host(work)
+
+
+def test_other_users_run_commands(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        assert (await handle.run("id -u", user="nobody")).text == "65534\n"
+        assert (await handle.run("touch /root/x", user="nobody")).exit_code != 0
+        assert (await handle.run("id -u")).text == "0\n"
+
+    with_host(work)
+
+
+def test_a_snapshot_has_the_files_with_their_owners_and_no_processes(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        first = await host.start(OWN)
+        await first.run("echo kept > /file; chown 5:6 /file; chmod 4755 /file; sleep 1000 &")
+        second = await host.start(Container(image=await first.snapshot(), memory_mb=128))
+        assert (await second.run("stat -c '%u %g %a' /file; cat /file")).text == "5 6 4755\nkept\n"
+        assert "sleep" not in (await second.run("cat /proc/[0-9]*/comm")).text
+
+    with_host(work)
+
+
+def test_a_restart_ends_every_process_and_keeps_the_files(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        await handle.run("echo kept > /file; (setsid sleep 1000 &) ; nohup sleep 1001 &")
+        await handle.kill()
+        with pytest.raises(ContainerError):
+            await handle.run("true")
+        await handle.restart()
+        assert (await handle.run("cat /file")).text == "kept\n"
+        assert "sleep" not in (await handle.run("cat /proc/[0-9]*/comm")).text
+
+    with_host(work)
+
+
+def test_a_container_that_dies_is_an_error_and_no_result(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        running = asyncio.create_task(handle.run("sleep 100"))
+        await asyncio.sleep(0.3)
+        await host.runtime.call("kill", handle.name)
+        with pytest.raises(ContainerError, match="ended"):
+            await running
+
+    with_host(work)
+
+
+@pytest.mark.parametrize(
+    ("container", "why"),
+    [
+        (Container(image="localhost/rollbook-test/none:1"), "not on this machine and cannot be pulled"),
+        (Container(image=IMAGE, workdir="/nope"), "/nope"),
+        (Container(image=IMAGE, user="nobody-here"), "nobody-here"),
+    ],
+)
+def test_a_wrong_image_workdir_or_user_is_an_image_error(with_host: WithHost, container: Container, why: str) -> None:
+    async def work(host: ContainerHost) -> None:
+        with pytest.raises(ImageError, match=why):
+            await host.start(container)
+
+    with_host(work)
+
+
+def test_builds_are_made_once_for_all_who_ask_at_the_same_time(with_host: WithHost, tmp_path: Path) -> None:
+    stamp = str(time.time_ns())
+    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo {stamp} && date +%N > /made\n")
+
+    async def work(host: ContainerHost) -> None:
+        image = ImageBuild(str(tmp_path)).image
+        asked = Container(build=str(tmp_path))
+        try:
+            prepared = await asyncio.gather(*(host.prepare(asked) for _ in range(3)))
+            assert {each.image for each in prepared} == {image}
+            first = await host.start(asked)
+            made = (await first.run("cat /made")).text
+            assert (await (await host.start(asked)).run("cat /made")).text == made
+            (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo {stamp} && false\n")
+            with pytest.raises(ImageError, match="cannot be built"):
+                await host.prepare(asked)
+        finally:
+            await host.runtime.call("image", "rm", "--force", image)
+
+    with_host(work)
+
+
+PODMAN_THAT_DIES = """#!/bin/bash
+if [ "$1" = rm ] && [ ! -e {marker} ]; then touch {marker}; kill -9 $$; fi
+exec {podman} "$@"
+"""
+
+
+def test_a_container_is_removed_although_the_command_that_removes_it_is_killed(
+    with_host: WithHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        real, marker = shutil.which("podman"), tmp_path / "killed"
+        (tmp_path / "podman").write_text(PODMAN_THAT_DIES.format(marker=marker, podman=real))
+        (tmp_path / "podman").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        await host.remove(handle)
+        assert marker.exists()
+        assert await list_own_objects(host.runtime) == []
+
+    with_host(work)
+
+
+def test_a_container_that_is_cancelled_or_killed_while_it_starts_leaves_nothing(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        for number in range(6):
+            before = host.runtime.list_states(OWNER_LABEL)
+            starting = asyncio.create_task(host.start(OWN))
+            while host.runtime.list_states(OWNER_LABEL) == before:
+                await asyncio.sleep(0.002)
+            if number % 2:
+                starting.cancel()
+            else:  # the client is killed after runc has made the container, and before it runs
+                (handle,) = host._handles
+                for pid in find_children(os.getpid(), f"run --annotation.*{handle.name}"):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.wait({starting})
+            await host.close_containers()
+
+    with_host(work)
+    assert find_runtime("podman").list_states(OWNER_LABEL) == []
+
+
+def find_children(parent: int, pattern: str) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(parent), "-f", pattern], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+WORKER = """
+import asyncio, sys
+from rollbook.containers import Container, ContainerHost
+async def main():
+    host = ContainerHost()
+    await host.open()
+    handle = await host.start(Container(image=sys.argv[1]))
+    image = await handle.snapshot()
+    other = await host.start(Container(image=image))
+    print("ready", host._guard.pid, handle._main.pid, flush=True)
+    await other.run("sleep 1000", timeout_s=1000)
+asyncio.run(main())
+"""
+
+
+def start_worker() -> tuple[subprocess.Popen[str], int, int]:
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, IMAGE], stdout=subprocess.PIPE, text=True)
+    assert worker.stdout
+    _, guard, client = worker.stdout.readline().split()
+    return worker, int(guard), int(client)
+
+
+def wait_until_nothing_is_left() -> None:
+    deadline = time.monotonic() + 60
+    while left := list_left():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
+
+
+def test_nothing_is_left_after_the_worker_is_killed() -> None:
+    worker, _, _ = start_worker()
+    assert len(list_of(worker.pid)) == 3
+    worker.kill()
+    worker.communicate()
+    wait_until_nothing_is_left()
+
+
+def test_nothing_is_left_after_the_worker_and_its_guard_are_killed_and_another_starts(with_host: WithHost) -> None:
+    worker, guard, client = start_worker()
+    os.kill(guard, signal.SIGKILL)
+    os.kill(client, signal.SIGKILL)
+    worker.kill()
+    worker.communicate()
+    assert list_of(worker.pid)
+
+    async def work(host: ContainerHost) -> None:
+        return None
+
+    with_host(work)  # it begins by removing what dead owners left, and ends with a look at what is left
+    assert list_of(worker.pid) == []
+
+
+def test_nothing_of_a_living_owner_is_removed(with_host: WithHost) -> None:
+    worker, _, _ = start_worker()
+    try:
+        before = list_of(worker.pid)
+
+        async def work(host: ContainerHost) -> None:
+            return None
+
+        with_host(work)
+        assert list_of(worker.pid) == before
+    finally:
+        worker.kill()
+        worker.communicate()
+    wait_until_nothing_is_left()

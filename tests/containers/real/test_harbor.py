@@ -1,0 +1,335 @@
+"""Harbor's task folders, played by the oracle, by nobody and by a scripted model in real containers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from base_image import list_left
+
+import rollbook
+from rollbook.containers import ImageBuild
+
+TASKS = Path(__file__).parents[1] / "tasks"
+BROKEN = Path(__file__).parents[1] / "broken_tasks"
+LIMITS = Path(__file__).parents[1] / "limit_tasks"
+NAMES = sorted(folder.name for folder in TASKS.iterdir())
+
+
+def play(out: Path, path: Path, agent: str, **options: object) -> dict[str, rollbook.Rollout]:
+    rollbook.run(f"harbor:{path}", agent=agent, out=str(out), concurrency=3, allow_shortfall=True, **options)
+    return {rollout.task.id: rollout for rollout in rollbook.load(out).rollouts()}
+
+
+def rewards(rollouts: dict[str, rollbook.Rollout]) -> dict[str, float]:
+    return {name: rollout.score.reward for name, rollout in rollouts.items() if rollout.score}
+
+
+def test_the_oracle_gets_every_reward_and_its_artifacts_are_kept(tmp_path: Path) -> None:
+    rollouts = play(tmp_path / "run", TASKS, "oracle")
+    assert rewards(rollouts) == dict.fromkeys(NAMES, 1.0)
+    parts = {name: rollout.score.parts for name, rollout in rollouts.items() if rollout.score and rollout.score.parts}
+    assert parts == {"several-rewards": {"tidy": 1.0}, "named-reward": {"speed": 0.5}}
+    kept = next((tmp_path / "run" / "artifacts").glob("kept-artifacts*"))
+    found = {str(path.relative_to(kept)): path.read_text() for path in kept.rglob("*") if path.is_file()}
+    assert found["artifacts/app/report/summary.txt"] == "ok\n"
+    assert found["artifacts/renamed/notes.md"] == "notes\n"
+    assert found["artifacts/logs/artifacts/extra.txt"] == "published\n"
+    assert found["verifier/reward.txt"] == "1\n"
+    notes = rollouts["kept-artifacts"].outcome["steps"][0]["notes"]
+    assert len(notes) == 1
+    assert "/app/none" in notes[0]
+    assert [step["name"] for step in rollouts["two-steps"].outcome["steps"]] == ["first", "second"]
+    assert not list((tmp_path / "run" / "artifacts").glob("two-steps*/**/tests-of-the-first-step"))
+    assert list_left() == []
+
+
+def test_nobody_gets_a_reward_for_nothing(tmp_path: Path) -> None:
+    rollouts = play(tmp_path / "run", TASKS, "nop")
+    assert rewards(rollouts) == dict.fromkeys(NAMES, 0.0)
+    assert len(rollouts["two-steps"].outcome["steps"]) == 1  # the second is not reached
+    assert list_left() == []
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "attempts", "says"),
+    [
+        ("no-reward", "verifier_error", 1, r"neither reward.json nor reward.txt \(exit code 3\): looked"),
+        ("bad-reward", "invalid_reward", 1, "no number"),
+        ("linked-reward", "verifier_error", 1, "neither"),
+        ("late-tests", "verifier_timeout", 2, "longer than 1 s"),
+        ("broken-build", "image_error", 1, "Dockerfile cannot be built"),
+        ("missing-image", "image_error", 1, "localhost/rollbook-test/none:1"),
+        ("missing-workdir", "image_error", 1, "/nowhere"),
+        ("never-healthy", "container_error", 3, "healthcheck failed 3 times: exit code 1: ill"),
+    ],
+)
+def test_a_failure_is_never_a_score(tmp_path: Path, task: str, kind: str, attempts: int, says: str) -> None:
+    rollbook.run(f"harbor:{BROKEN / task}", agent="oracle", out=str(tmp_path / "run"), allow_shortfall=True)
+    (failure,) = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
+    assert failure.kind == kind
+    assert re.search(says, failure.message), failure.message
+    lines = [json.loads(line) for path in tmp_path.glob("run/journals/*.jsonl") for line in path.open()]
+    assert len([line for line in lines if line.get("failure")]) == attempts
+    assert not [line for line in lines if line.get("reward") is not None]
+    assert list_left() == []
+
+
+def call(name: str, **arguments: object) -> dict[str, object]:
+    return {"tool_calls": [{"id": "1", "function": {"name": name, "arguments": json.dumps(arguments)}}]}
+
+
+def test_a_model_plays_a_terminal_task_of_many_turns(tmp_path: Path) -> None:
+    from support.turns import serve_turns
+
+    turns = [
+        call("bash", command="cd /app; x=1; export y=2; ls"),
+        call("bash", command="pwd; echo $x$y; cat sorting.py"),
+        call("bash", command="sleep 60", timeout_s=1),
+        call("bash", command="false"),
+        call("bash", command="i=0; while [ $i -lt 9999 ]; do echo line $i; i=$((i+1)); done"),
+        call("bash", command="exit 4"),
+        call("edit_file", path="/app/sorting.py", old="not there", new=""),
+        call("edit_file", path="/app/sorting.py", old="sorted(numbers)", new="sorted(numbers, reverse=True)"),
+        call("bash", command="cat /app/sorting.py"),
+        {"answer": "It is fixed."},
+    ]
+    with serve_turns(turns) as url:
+        out = tmp_path / "run"
+        rollbook.run(f"harbor:{TASKS / 'fix-program'}", model=url, out=str(out))
+    (rollout,) = rollbook.load(out).rollouts()
+    said = [message.text for message in rollout.messages if message.role == "tool"]
+    assert said[0] == "sorting.py"
+    assert said[1].startswith("/app\n12\ndef largest")
+    assert "[ended after 1 s]" in said[2]
+    assert said[3] == "[exit code 1]"
+    assert said[4].startswith("line 0\n")
+    assert said[4].endswith("line 9998")
+    assert "bytes left out here" in said[4]
+    assert said[5] == "[exit code 4]\n[the shell ended; the next command runs in a new one]"
+    assert "occurs 0 times" in said[6]
+    assert "reverse=True" in said[8]
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+
+
+def test_the_deadline_of_the_agent_ends_it_and_its_work_is_scored(tmp_path: Path) -> None:
+    from support.turns import serve_turns
+
+    task = tmp_path / "task"
+    subprocess.run(["cp", "-r", TASKS / "write-word", task], check=True)
+    (task / "task.toml").write_text(
+        (task / "task.toml").read_text().replace("timeout_sec = 60.0", "timeout_sec = 3.0", 1)
+    )
+    turns = [call("bash", command="echo hello > word.txt"), *[call("bash", command="sleep 2")] * 5, {"answer": "x"}]
+    with serve_turns(turns) as url:
+        rollbook.run(f"harbor:{task}", model=url, out=str(tmp_path / "run"))
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    assert rollout.ended == "agent_timeout"
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+
+
+def test_storage_over_the_limit_ends_the_agent_and_its_work_is_scored(tmp_path: Path) -> None:
+    rollouts = play(tmp_path / "run", LIMITS / "too-much-disk", "oracle")
+    assert [(rollout.ended, rollout.attempt) for rollout in rollouts.values()] == [("storage_limit", 1)]
+    assert rewards(rollouts) == {"too-much-disk": 0.5}  # the tests find what was written before, and write 15 MB more
+    assert list_left() == []
+
+
+def test_memory_eaten_and_shells_killed_by_the_agent_are_scored(tmp_path: Path) -> None:
+    from support.turns import serve_turns
+
+    turns = [
+        call("bash", command="cd /app; tail /dev/zero"),
+        call("bash", command="kill -9 $PPID $$"),
+        call("edit_file", path="/app/word.txt", old="", new="hello"),
+        call("bash", command="kill -9 $PPID $$"),
+        call("bash", command="x=1; while :; do x=$x$x; done"),
+        call("bash", command="pwd"),
+        {"answer": "done"},
+    ]
+    with serve_turns(turns) as url:
+        rollbook.run(f"harbor:{TASKS / 'write-word'}", model=url, out=str(tmp_path / "run"))
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    said = [message.text for message in rollout.messages if message.role == "tool"]
+    assert said[0].endswith("[exit code 137]")
+    assert "the shell was killed" in said[1]
+    assert "wrote /app/word.txt" in said[2]
+    assert "the shell was killed" in said[3]
+    assert "ended" in said[4] or "allocate" in said[4] or "killed" in said[4], said[4]
+    assert said[5] == "/app"
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+
+
+def test_a_container_without_memory_for_any_process_ends_the_agent_and_is_scored(tmp_path: Path) -> None:
+    from support.turns import serve_turns
+
+    task = tmp_path / "task"
+    subprocess.run(["cp", "-r", TASKS / "write-word", task], check=True)
+    (task / "task.toml").write_text((task / "task.toml").read_text().replace("memory_mb = 256", "memory_mb = 40"))
+    fill = "echo hello > /app/word.txt; while :; do printf %4096s >> /dev/shm/x; done"  # no process holds this memory
+    turns = [*[call("bash", command=fill)] * 8, {"answer": "x"}]
+    with serve_turns(turns) as url:
+        rollbook.run(f"harbor:{task}", model=url, out=str(tmp_path / "run"))
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    assert rollout.ended == "memory_limit"
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+
+
+def test_a_full_disk_of_the_host_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollbook.containers.host.LEAST_FREE_BYTES", 1 << 60)
+    play(tmp_path / "run", TASKS / "write-word", "oracle")
+    failures = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
+    assert [failure.kind for failure in failures] == ["container_error"]
+    assert "the disk of this machine is full" in failures[0].message
+
+
+def test_a_task_with_public_network_is_refused_before_the_start(tmp_path: Path) -> None:
+    subprocess.run(["cp", "-r", TASKS / "write-word", tmp_path / "task"], check=True)
+    (tmp_path / "task" / "task.toml").write_text("")
+    command = [
+        sys.executable,
+        "-m",
+        "rollbook",
+        "run",
+        f"harbor:{tmp_path}/task",
+        "--agent",
+        "nop",
+        "-o",
+        f"{tmp_path}/r",
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "--allow-network" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+    assert subprocess.run([*command, "--allow-network"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("task", ["write-word", "users-and-variables", "two-steps"])
+def test_a_program_inside_reaches_its_model_and_nothing_else(
+    tmp_path: Path, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = {
+        "write-word": "echo hello > /app/word.txt",
+        "users-and-variables": "cd; echo $(id -un) $COLOUR > who.txt",
+        "two-steps": "echo one > /app/one.txt; echo two > /app/two.txt",
+    }
+    script = tmp_path / "script.jsonl"
+    script.write_text(json.dumps({"answer": commands[task], "prompt_ids": [1], "ids": [2, 3], "logprobs": [0.0, 0.0]}))
+    monkeypatch.setenv("SECRET_OF_THE_HOST", "1")
+    monkeypatch.chdir(Path(__file__).parent)
+    out = tmp_path / "run"
+    agent = "program:bash agent.sh"
+    rollbook.run(f"harbor:{TASKS / task}", agent=agent, model=f"scripted:{script}", out=str(out))
+    (rollout,) = rollbook.load(out).rollouts(tokens=True)
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+    assert len(rollout.turns) == (4 if task == "two-steps" else 2)
+    assert [turn.ids for turn in rollout.turns] == [[2, 3]] * len(rollout.turns)
+    assert rollout.messages[-1].text == "done"
+    assert list_left() == []
+
+
+def test_check_tells_sound_tasks_from_broken_ones(tmp_path: Path) -> None:
+    def check(path: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "rollbook", "check", f"harbor:{path}", "--json"]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    sound = check(TASKS / "write-word")
+    assert sound.returncode == 0, sound.stderr
+    subprocess.run(["cp", "-r", TASKS / "write-word", tmp_path / "task"], check=True)
+    (tmp_path / "task" / "tests" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
+    (tmp_path / "task" / "solution" / "solve.sh").write_text("true\n")
+    given = check(tmp_path / "task")
+    assert given.returncode == 3
+    faults = [each["check"] for each in json.loads(given.stdout)["findings"] if each["verdict"] == "unsound"]
+    assert faults == ["doing nothing gets no reward"]
+    broken = check(BROKEN / "no-reward")
+    faults = [each["check"] for each in json.loads(broken.stdout)["findings"] if each["verdict"] == "unsound"]
+    assert faults == ["tests give a reward"]
+
+
+def test_a_run_is_extended_and_scored_again_by_another_reward(tmp_path: Path) -> None:
+    task, out = TASKS / "several-rewards", tmp_path / "run"
+    play(out, task, "oracle")
+    command = [sys.executable, "-m", "rollbook"]
+    again = [*command, "extend", str(out), "-k", "2"]
+    assert subprocess.run(again, capture_output=True, check=False).returncode == 0
+    assert len([rollout for rollout in rollbook.load(out).rollouts() if rollout.score]) == 2
+    other = [*command, "reverify", str(out), "--env", f"harbor:{task}?reward=tidy", "-o", str(tmp_path / "other")]
+    ended = subprocess.run(other, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    scores = [rollout.score for rollout in rollbook.load(tmp_path / "other").rollouts()]
+    assert [(score.reward, score.parts) for score in scores if score] == [(1.0, {"reward": 1.0})] * 2
+
+
+def test_the_model_has_the_tools_of_the_mcp_servers_of_its_task(tmp_path: Path) -> None:
+    from support.turns import serve_turns
+
+    turns = [
+        call("word_of", colour="green"),
+        call("word_of", shade="dark"),
+        call("edit_file", path="/app/word.txt", old="", new="green-root---polite"),
+        {"answer": "done"},
+    ]
+    with serve_turns(turns) as url:
+        rollbook.run(f"harbor:{TASKS / 'tool-server'}", model=url, out=str(tmp_path / "run"))
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    said = [message.text for message in rollout.messages if message.role == "tool"]
+    assert said[0] == "green-root---polite"
+    assert "do not fit" in said[1]
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+    assert list_left() == []
+
+
+def test_an_mcp_server_that_does_not_start_is_a_failure(tmp_path: Path) -> None:
+    subprocess.run(["cp", "-r", TASKS / "tool-server", tmp_path / "task"], check=True)
+    config = tmp_path / "task" / "task.toml"
+    config.write_text(config.read_text().replace("/srv/words.sh", "/srv/none.sh"))
+    play(tmp_path / "run", tmp_path / "task", "nop")
+    (failure,) = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
+    assert failure.kind == "environment_error"
+    assert "MCP server words" in failure.message
+    assert list_left() == []
+
+
+def test_every_rollout_is_accounted_for_and_nothing_is_left_after_kills_at_random() -> None:
+    benchmark = Path(__file__).parents[3] / "benchmarks" / "containers.py"
+    command = [sys.executable, str(benchmark), "--soak", "--rollouts", "12", "--seed", "3"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_several_workers_share_a_run_and_a_build(tmp_path: Path) -> None:
+    subprocess.run(["cp", "-r", TASKS / "write-word", tmp_path / "task"], check=True)
+    dockerfile = tmp_path / "task" / "environment" / "Dockerfile"
+    dockerfile.write_text(f"{dockerfile.read_text()}RUN echo {tmp_path} > /stamp\n")
+    words = [
+        "run",
+        f"harbor:{tmp_path}/task",
+        "--agent",
+        "oracle",
+        "-k",
+        "6",
+        "--workers",
+        "2",
+        "-o",
+        f"{tmp_path}/run",
+    ]
+    ended = subprocess.run([sys.executable, "-m", "rollbook", *words], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    rollouts = list(rollbook.load(tmp_path / "run").rollouts())
+    assert [rollout.score.reward for rollout in rollouts if rollout.score] == [1.0] * 6
+    assert len(list((tmp_path / "run" / "workers").glob("*.json"))) == 2
+    assert list_left() == []
+    image = ImageBuild(str(tmp_path / "task" / "environment")).image
+    subprocess.run(["podman", "image", "rm", "--force", image], capture_output=True, check=True)

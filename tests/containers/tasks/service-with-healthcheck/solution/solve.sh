@@ -1,0 +1,2 @@
+#!/bin/bash
+cp /run/service.ready /app/copy.txt

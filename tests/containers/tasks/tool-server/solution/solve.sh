@@ -1,0 +1,2 @@
+#!/bin/bash
+echo green-root---polite > /app/word.txt

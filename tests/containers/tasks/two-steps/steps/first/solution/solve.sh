@@ -1,0 +1,2 @@
+#!/bin/bash
+[ ! -e /tests ] && echo one > one.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+. /tests/judge.sh; judge /app/one.txt one

@@ -1,0 +1,71 @@
+"""The command lines of podman and docker, and what their errors mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollbook.containers import Container, ImageBuild, Mount, find_runtime, hash_folder
+from rollbook.containers.runtime import RUNTIMES, classify_error
+from rollbook.errors import ContainerError, ImageError, UsageError
+
+
+@pytest.mark.parametrize("name", ["podman", "docker"])
+def test_every_limit_is_always_set_and_no_value_of_a_variable_is_in_the_command(name: str) -> None:
+    container = Container(image="img", env={"TOKEN": "secret"}, mounts=[Mount("/here", "/there")], workdir="/app")
+    words = RUNTIMES[name]().run_command("c", container, {"l": "v"}, ["/bin/sh", "-c", "x"])
+    text = " ".join(words)
+    for option in ("--memory 2048m", "--memory-swap 2048m", "--cpus 1", "--pids-limit 1024", "--ulimit nofile="):
+        assert option in text
+    for option in ("--cap-drop ALL", "--security-opt no-new-privileges", "--network none", "--pull never"):
+        assert option in text
+    assert "secret" not in text
+    assert "--env TOKEN" in text
+    assert "--volume /here:/there:ro" in text
+    assert text.endswith("--entrypoint /bin/sh img -c x")
+
+
+def test_the_entrypoint_of_the_image_may_run_first() -> None:
+    words = RUNTIMES["podman"]().run_command("c", Container(image="img", entrypoint=True), {}, ["/bin/sh", "-c", "x"])
+    assert words[-4:] == ["img", "/bin/sh", "-c", "x"]
+    assert "--entrypoint" not in words
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"image": ""}, {"image": "i", "memory_mb": 0}, {"image": "i", "network": "host"}],
+)
+def test_a_container_without_a_bound_is_refused(given: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="Container: "):
+        Container(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Error: localhost/x: image not known", ImageError),
+        ('Error: workdir "/nope" does not exist on container', ImageError),
+        ("Error: unable to find user nope: no matching entries in passwd file", ImageError),
+        ("Error: mkdir /var/lib: no space left on device: no such file or directory", ContainerError),
+        ("Error: cannot allocate memory", ContainerError),
+    ],
+)
+def test_errors_of_the_image_are_told_from_those_of_the_machine(message: str, kind: type) -> None:
+    assert type(classify_error(message)) is kind
+
+
+def test_an_unknown_runtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="known are podman, docker"):
+        find_runtime("lxc")
+
+
+def test_a_build_is_named_by_what_its_folder_holds(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM x")
+    (tmp_path / "data").mkdir()
+    first = hash_folder(tmp_path)
+    assert ImageBuild(str(tmp_path)).image == f"localhost/rollbook/build:{first[:32]}"
+    (tmp_path / "data" / "new").write_text("")
+    second = hash_folder(tmp_path)
+    (tmp_path / "data" / "new").chmod(0o755)
+    assert len({first, second, hash_folder(tmp_path)}) == 3

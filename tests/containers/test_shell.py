@@ -1,0 +1,151 @@
+"""The protocol of a kept shell, with the real loop in a shell of this machine; no container is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from rollbook.containers import KeptShell
+from rollbook.containers.shell import MAIN_COMMAND, BoundedOutput, CommandResult, MarkerScanner, quote
+from rollbook.errors import ContainerError
+
+
+def in_shell(work: Callable[[KeptShell], Awaitable[None]]) -> None:
+    async def interrupt(script: str) -> None:
+        # The first script kills by start times, on the whole machine: it is tried in containers only.
+        if match := re.fullmatch(r"kill -9 (\d+)", script):
+            with suppress(ProcessLookupError):
+                os.kill(int(match[1]), signal.SIGKILL)
+
+    async def main() -> None:
+        shell = KeptShell(MAIN_COMMAND, {"FROM_US": "yes"}, interrupt)
+        await shell.open(30)
+        try:
+            await work(shell)
+        finally:
+            await shell.close()
+
+    asyncio.run(main())
+
+
+def test_folder_variables_and_functions_stay() -> None:
+    async def work(shell: KeptShell) -> None:
+        await shell.run("cd /tmp; x=5; f() { echo f$1; }", 30)
+        result = await shell.run("pwd; echo $x $FROM_US; f 2", 30)
+        assert result == CommandResult(0, b"/tmp\n5 yes\nf2\n")
+
+    in_shell(work)
+
+
+def test_any_bytes_come_back_with_the_exit_code() -> None:
+    async def work(shell: KeptShell) -> None:
+        result = await shell.run(r"printf 'a\0\377\n\nrollbook-00 1\nno end'; (exit 7)", 30)
+        assert (result.exit_code, result.output) == (7, b"a\0\xff\n\nrollbook-00 1\nno end")
+        assert (await shell.run("echo to stderr >&2", 30)).output == b"to stderr\n"
+        assert (await shell.run('cat; echo "it\'s"', 30)).output == b"it's\n"
+
+    in_shell(work)
+
+
+def test_a_command_cannot_redirect_the_shell_for_good(tmp_path: object) -> None:
+    async def work(shell: KeptShell) -> None:
+        assert (await shell.run(f"exec >{tmp_path}/file; echo lost", 30)).output == b""
+        assert (await shell.run("echo seen", 30)).output == b"seen\n"
+
+    in_shell(work)
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 3", 3), ("exec true", 0), ("kill -9 $$", 137)])
+def test_a_shell_that_ends_is_replaced(command: str, code: int) -> None:
+    async def work(shell: KeptShell) -> None:
+        await shell.run("x=5", 30)
+        result = await shell.run(f"echo before; {command}", 30)
+        assert (result.exit_code, result.output, result.shell_ended) == (code, b"before\n", True)
+        assert (await shell.run("echo [$x]", 30)) == CommandResult(0, b"[]\n")
+
+    in_shell(work)
+
+
+def test_broken_syntax_does_not_break_the_next_command() -> None:
+    async def work(shell: KeptShell) -> None:
+        assert (await shell.run("if then 'unclosed", 30)).exit_code != 0
+        assert (await shell.run("echo ok", 30)).output == b"ok\n"
+
+    in_shell(work)
+
+
+def test_a_command_past_its_deadline_ends_and_the_shell_goes_on() -> None:
+    async def work(shell: KeptShell) -> None:
+        result = await shell.run("echo begun; while :; do :; done", 0.2)
+        assert (result.output, result.timed_out, result.shell_ended) == (b"begun\n", True, True)
+        assert (await shell.run("echo ok", 30)).output == b"ok\n"
+
+    in_shell(work)
+
+
+def test_long_output_keeps_both_ends() -> None:
+    async def work(shell: KeptShell) -> None:
+        result = await shell.run("i=0; while [ $i -lt 20000 ]; do echo line-$i; i=$((i+1)); done", 60, max_bytes=1000)
+        total = sum(len(f"line-{i}\n") for i in range(20000))
+        assert len(result.output) == 1000
+        assert result.omitted == total - 1000
+        assert result.text.startswith("line-0\n")
+        assert result.text.endswith("line-19999\n")
+        assert f"[{result.omitted} bytes left out here]" in result.text
+
+    in_shell(work)
+
+
+def test_a_process_that_cannot_start_is_explained() -> None:
+    async def main() -> None:
+        async def interrupt(script: str) -> None:
+            raise AssertionError(script)
+
+        shell = KeptShell(["/bin/sh", "-c", "echo Error: no such image >&2; exit 125"], {}, interrupt)
+        with pytest.raises(ContainerError, match="did not start: Error: no such image"):
+            await shell.open(30)
+
+    asyncio.run(main())
+
+
+def test_the_shell_ends_with_our_end_of_the_pipe() -> None:
+    async def main() -> None:
+        process = await asyncio.create_subprocess_exec(*MAIN_COMMAND, stdin=asyncio.subprocess.PIPE)
+        assert process.stdin
+        process.stdin.write(b"word\n")
+        process.stdin.close()
+        assert await asyncio.wait_for(process.wait(), 30) == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_the_marker_is_found_however_the_stream_is_cut(size: int) -> None:
+    stream, output = b"some\noutput\n\nword 12\nrest", BoundedOutput(100)
+    scanner = MarkerScanner(("word", "end"), output)
+    at = 0
+    found = None
+    while found is None:
+        found = scanner.feed(stream[at : at + size])
+        at += size
+    word, number, rest = found
+    assert (word, number, rest + stream[at:]) == ("word", 12, b"rest")
+    assert output.result() == (b"some\noutput\n", 0)
+
+
+def test_bounded_output_never_holds_more_than_its_bound() -> None:
+    output = BoundedOutput(10)
+    for piece in (b"abc", b"defgh", b"ijklmnopqrstuvwxyz", b"0"):
+        output.add(piece)
+    assert output.result() == (b"abcdewxyz0", 17)
+
+
+def test_a_nul_character_is_refused() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        quote("a\0b")

@@ -1,0 +1,60 @@
+"""Roles as they are given on the command line, in Python and in files; the seeds and the sums of their calls."""
+
+import pytest
+
+from rollbook.core import RoleCall, RoleSettings, RoleUse, derive_role_seed, derive_seed, parse_roles, read_roles
+from rollbook.errors import UsageError
+
+
+def test_replicas_and_settings_of_a_role_are_collected():
+    words = ["user=http://a/v1", "user=http://b/v1", "user.price=in=1,out=4", "user.sampling.stop=END"]
+    found = parse_roles([*words, "user.sampling.temperature=null", "user.headers.x-team=TEAM_KEY", "rival=ollama/m"])
+    assert found == {
+        "user": RoleSettings(
+            urls=["http://a/v1", "http://b/v1"],
+            price="in=1,out=4",
+            sampling={"stop": "END", "temperature": None},
+            headers={"x-team": "TEAM_KEY"},
+        ),
+        "rival": RoleSettings(urls=["ollama/m"]),
+    }
+
+
+def test_python_and_the_command_line_mean_the_same():
+    given = {"model": "http://a/v1", "name": "m", "sampling": {"top_k": 2}, "key_env": "KEY"}
+    words = ["user=http://a/v1", "user.name=m", "user.sampling.top_k=2", "user.key_env=KEY"]
+    assert read_roles({"user": given}) == parse_roles(words)
+    assert read_roles({"user": ["http://a/v1"]}) == read_roles({"user": "http://a/v1"}) == parse_roles(words[:1])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["user"], "--role user: write NAME=MODEL, as in --role user=http://host:8000/v1"),
+        (["=x"], "write NAME=MODEL"),
+        (["user="], "write NAME=MODEL"),
+        (["user.colour=red"], "--role user.colour: a role has name, key_env, price, sampling.KEY and headers.NAME"),
+        (["user.sampling=1"], "--role user.sampling: a role has"),
+        (["user.name=a", "user.name=b"], "name is given twice"),
+        (["my user=x"], "a role is named with small letters"),
+        (["user.price=3"], "--role user.price=3: write the prices of a million tokens: in=2.5,out=10"),
+    ],
+)
+def test_a_mistake_is_one_line_with_a_way_out(words, message):
+    with pytest.raises(UsageError) as caught:
+        parse_roles(words)
+    assert message in str(caught.value)
+
+
+def test_seeds_differ_by_role_and_number_and_are_31_bits():
+    seed = derive_seed(0, "t", 0)
+    seeds = {derive_role_seed(seed, role, number) for role in ("user", "judge") for number in range(50)}
+    assert len(seeds | {seed}) == 101
+    assert max(seeds) < 2**31
+
+
+def test_uses_add_up():
+    call = RoleCall("user", 0, 1, "Hi.", 10, 2, cost=0.5)
+    use = RoleUse().add(call).add(RoleUse(2, 5, 5)).add(call)
+    assert use == RoleUse(4, 25, 9, 1.0)
+    assert use.describe("user") == "role user: 4 calls, 25 prompt tokens, 9 completion tokens, cost 1.00"

@@ -1,0 +1,92 @@
+"""run_each: several models from Python, and the folder that it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rollbook
+from rollbook import LeaderboardIncomplete, UsageError
+from rollbook.reports import make_leaderboard
+from support.sums import SUMS, write_sums
+
+
+def write_answers(folder: Path, name: str, wrong: int) -> str:
+    lines = [{"task": f"sum-{i}", "answer": str(2 * i) if i >= wrong else "?"} for i in range(10)]
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return f"scripted:{folder / name}.jsonl"
+
+
+def test_models_are_ranked_and_compared_with_the_best(tmp_path: Path) -> None:
+    targets = [write_answers(tmp_path, "poor", 9), {"model": write_answers(tmp_path, "good", 1), "name": "mine"}]
+    board = rollbook.run_each(write_sums(tmp_path), targets, samples=2, out=tmp_path / "both", progress=False)
+    assert [(row.name, row.scored, row.mean) for row in board.rows] == [("mine", 20, 0.9), ("poor", 20, 0.1)]
+    assert board.reference == "mine"
+    lost = board.rows[1].difference
+    assert lost is not None
+    assert lost.difference == pytest.approx(-0.8)
+    assert "-0.800" in repr(board)
+    assert "scripted answers, no model: mine, poor" in board.notes
+    assert "<table>" in board._repr_html_()
+    again = rollbook.run_each(write_sums(tmp_path), targets, samples=2, out=tmp_path / "both", progress=False)
+    assert again == board
+
+
+def test_a_model_without_scores_is_last_and_has_no_numbers(tmp_path: Path) -> None:
+    targets = ["http://127.0.0.1:9", write_answers(tmp_path, "poor", 10)]
+    with pytest.raises(LeaderboardIncomplete, match=r"1 of 2 models are complete; 127.0.0.1-9: .* refused") as failed:
+        rollbook.run_each(write_sums(tmp_path), targets, out=tmp_path / "both", progress=False)
+    board = failed.value.leaderboard
+    assert isinstance(board, rollbook.Leaderboard)
+    assert [(row.name, row.mean) for row in board.rows] == [("poor", 0.0), ("127.0.0.1-9", None)]
+
+
+def test_an_incomplete_model_is_compared_on_the_tasks_that_both_have_and_is_not_the_reference(tmp_path: Path) -> None:
+    poison = SUMS.replace("return roll", "assert rollout.text != 'fail'\n        return roll")
+    lucky = write_answers(tmp_path, "lucky", 0)
+    text = (tmp_path / "lucky.jsonl").read_text()
+    (tmp_path / "lucky.jsonl").write_text(text.replace('"sum-3", "answer": "6"', '"sum-3", "answer": "fail"'))
+    targets = [lucky, write_answers(tmp_path, "good", 1)]
+    board = rollbook.run_each(
+        write_sums(tmp_path, poison), targets, out=tmp_path / "both", progress=False, allow_shortfall=True
+    )
+    assert [row.name for row in board.rows] == ["lucky", "good"]  # by the mean of what is scored
+    assert board.reference == "good"
+    gained = board.rows[0].difference
+    assert gained is not None
+    assert gained.tasks == 9
+    assert board.rows[0].failed == {"verifier_error": 1}
+    assert any("not all scored: lucky" in note for note in board.notes)
+
+
+def test_tasks_that_changed_between_two_models_are_named(tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    env = write_sums(tmp_path, SUMS.replace('f"What is', f'open({str(words)!r}).read() + f"'))
+    folder, first = tmp_path / "both", write_answers(tmp_path, "good", 1)
+    words.write_text("What is ")
+    rollbook.run_each(env, [first], out=folder, progress=False)
+    words.write_text("How much is ")
+    board = rollbook.run_each(env, [first, write_answers(tmp_path, "poor", 9)], out=folder, progress=False)
+    assert board.rows[1].difference is None
+    assert any("poor is not compared" in note and "do not have the same tasks" in note for note in board.notes)
+
+
+def test_models_must_be_a_list_and_share_what_makes_them_comparable(tmp_path: Path) -> None:
+    env = write_sums(tmp_path)
+    with pytest.raises(UsageError, match="give a list of models"):
+        rollbook.run_each(env, "openai/a", out=tmp_path / "both")
+    with pytest.raises(UsageError, match="seed is the same for all models"):
+        rollbook.run_each(env, [{"model": "openai/a", "seed": 1}], out=tmp_path / "both")
+    with pytest.raises(UsageError, match="no setting is called temprature"):
+        rollbook.run_each(env, ["openai/a"], temprature=1, out=tmp_path / "both")
+    assert not (tmp_path / "both").exists()
+
+
+def test_a_list_that_names_another_folder_is_refused(tmp_path: Path) -> None:
+    rollbook.run_each(write_sums(tmp_path), [write_answers(tmp_path, "good", 1)], out=tmp_path / "a", progress=False)
+    listed = tmp_path / "a" / "models.json"
+    listed.write_text(listed.read_text().replace('"name": "good"', '"name": "../a/good"'))
+    with pytest.raises(rollbook.RollbookError, match="not that of a folder next to it"):
+        make_leaderboard(tmp_path / "a")

@@ -1,0 +1,104 @@
+"""What a call from Python and a command line are refused before anything is written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+import rollbook
+from rollbook.cli.options import parse_sampling
+from rollbook.core import Limits, Sampling
+from rollbook.engine.request import make_sampling
+from rollbook.errors import UsageError
+from support.sums import write_script, write_sums
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"sampling": {"seed": 7}}, "--sampling seed=7: seed is not an extra parameter"),
+        ({"sampling": Sampling(extra={"n": 2})}, "--sampling n=2: n is not an extra parameter"),
+        ({"sampling": {"max_completion_tokens": 5}}, "give --max-tokens"),
+        ({"judge_sampling": {"seed": 7}}, "--judge-sampling seed=7: seed is not an extra parameter"),
+        ({"temperature": -1}, "--temperature -1: give a number from 0 on"),
+        ({"temperature": "hot"}, "--temperature hot: give a number from 0 on"),
+        ({"temperature": NAN}, "--temperature nan: give a number"),
+        ({"sampling": {"temperature": "hot"}}, "--temperature hot: give a number"),
+        ({"sampling": Sampling(temperature=NAN)}, "--temperature nan: give a number"),
+        ({"top_p": 7}, "--top-p 7: give a number from 0 to 1"),
+        ({"max_tokens": 0}, "--max-tokens 0: give a whole number from 1"),
+        ({"max_tokens": 1.5}, "--max-tokens 1.5: give a whole number"),
+        ({"sampling": {"top_k": object()}}, "sampling: .*object"),
+        ({"sampling": {1: 2}}, "sampling: Expected `str`"),
+        ({"temperature": 0.3, "sampling": {"temperature": 0.7}}, "temperature=0.3: sampling has another temperature"),
+        ({"temperature": 0.3, "sampling": Sampling(0.7)}, "temperature=0.3: sampling has another temperature"),
+        ({"temperature": 0.3, "sampling": {"temperature": None}}, "give one of them"),
+        ({"sampling": [1]}, r"sampling=\[1\]: give a dictionary"),
+        ({"limits": {"verify_s": 1}}, "limits=.*: give a rollbook.core.Limits"),
+        ({"limits": Limits(verify_s=0)}, "--verify-timeout 0: give a number from 0.001 on"),
+        ({"limits": Limits(memory_mb=0)}, "memory_mb 0: give a whole number from 1"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_is_written(tmp_path: Path, given: dict[str, Any], why: str) -> None:
+    for start in (rollbook.run, rollbook.plan):
+        with pytest.raises(UsageError, match=why):
+            start(write_sums(tmp_path), write_script(tmp_path), out=tmp_path / "run", **given)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("extra", [{"seed": 7}, {"n": 2}, {"max_completion_tokens": 5}, {"temperature": 1}])
+def test_the_command_line_and_python_refuse_the_same_extra_parameters(tmp_path: Path, extra: Mapping[str, Any]) -> None:
+    with pytest.raises(UsageError) as typed:
+        parse_sampling([f"{name}={value}" for name, value in extra.items()])
+    with pytest.raises(UsageError) as called:
+        rollbook.plan(write_sums(tmp_path), out=tmp_path / "run", sampling=Sampling(extra=dict(extra)))
+    assert str(typed.value) == str(called.value)
+
+
+def test_a_parameter_given_twice_on_the_command_line_is_refused() -> None:
+    with pytest.raises(UsageError, match="--sampling top_k=2: top_k is given twice"):
+        parse_sampling(["top_k=1", "top_k=2"])
+
+
+def test_none_omits_a_parameter_of_python_too() -> None:
+    omitted = make_sampling({"temperature": None, "top_p": 0.5})
+    assert omitted == Sampling(top_p=0.5, extra={"temperature": None})
+    assert omitted.omits("temperature")
+    assert make_sampling(Sampling(extra={"top_k": 3}), temperature=0.5) == Sampling(0.5, extra={"top_k": 3})
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda env: rollbook.run(env, None), "model=None: give a string or a list of strings"),
+        (lambda env: rollbook.run(env, [7]), r"model=\[7\]: give a string"),
+        (lambda env: rollbook.plan(env, judge=3), "judge=3: give a string"),
+        (lambda env: rollbook.run(env, data=3), "data=3: give a path"),
+        (lambda env: rollbook.run(env, out=3), "out=3: give a path"),
+        (lambda env: rollbook.check(env, limits={"verify_s": 1}), "limits=.*: give a rollbook.core.Limits"),
+        (lambda env: rollbook.score(env, "sum-1", "2", limits=None), "limits=None: give a rollbook.core.Limits"),
+        (lambda env: rollbook.load(None), r"load\(None\): give the path of a run directory"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[str], object], why: str
+) -> None:
+    env = write_sums(tmp_path)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    with pytest.raises(UsageError, match=why):
+        call(env)
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_functions_say_what_they_return() -> None:
+    for call in (rollbook.run, rollbook.run_async):
+        assert inspect.signature(call).return_annotation == "RunResult"
+        assert get_type_hints(call)["return"] is rollbook.RunResult
+    assert list(inspect.signature(rollbook.run).parameters)[:2] == ["env", "model"]

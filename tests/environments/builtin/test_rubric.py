@@ -1,0 +1,200 @@
+"""Rubrics are scored by the judge's votes on fixed criteria; a judge without usable scores is a failure, never a 0."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rollbook import Shortfall, UsageError, reverify, run
+from rollbook.book import Book, rollouts
+from rollbook.environments.builtin.rubric import Criterion, measure_agreement, read_scores, weigh
+from rollbook.stats import compare_raters
+from support.role_server import RoleServer
+
+CRITERIA = [
+    {"text": "names the capital", "weight": 3, "scale": 2, "name": "fact"},
+    "is one sentence",
+    {"text": "insults the reader", "weight": -2},
+]
+ROW = {"id": "t", "question": "Capital of France?", "criteria": CRITERIA}
+LISTED = re.compile(r"^(C\d+) \(0 to (\d+)\): (.*)$", re.MULTILINE)
+
+
+def judge_by(scores):
+    """A judge that gives every criterion, found by its text, this score; a function gets the order of the ids too."""
+
+    def answer(messages):
+        listed = LISTED.findall(messages[0]["content"])
+        entries = []
+        for at, (name, _, text) in enumerate(listed):
+            score = scores(text, at) if callable(scores) else scores[text]
+            entries.append({"id": name, "reason": "because", "score": score})
+        return f"Here:\n```json\n{json.dumps({'criteria': entries})}\n```"
+
+    return answer
+
+
+FAIR = {"names the capital": 2, "is one sentence": 0, "insults the reader": 0}
+
+
+def play(folder: Path, judge: RoleServer | None, rows=(ROW,), env: str = "rubric", said: str = "Paris.", **options):
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "said.jsonl").write_text(json.dumps({"answer": said}))
+    model = f"scripted:{folder / 'said.jsonl'}" if env.startswith("rubric?") or env == "rubric" else ()
+    given = {"judge": judge.url} if judge else {}
+    options = {"attempts": {"judge_error": 1}, "outage_s": 0.3, **options}
+    return run(env, model, out=folder / "a", data=str(folder / "rows.jsonl"), progress=False, **given, **options)
+
+
+def only_score(folder: Path, name: str = "a"):
+    (rollout,) = rollouts(Book(folder / name))
+    return rollout
+
+
+def test_the_reward_is_the_weighted_mean_of_the_criteria(tmp_path):
+    with RoleServer(judge_by(FAIR)) as judge:
+        play(tmp_path, judge)
+        prompts = [body["messages"][0]["content"] for body in judge.asked]
+        assert {body["temperature"] for body in judge.asked} == {0.0}
+    found = only_score(tmp_path)
+    assert found.reward == 0.75
+    assert found.score.parts == {"fact": 1.0, "agreement": 1.0}
+    assert found.score.info == {"rubric": {"prompt": 1, "votes": [[2, 0, 0], [2, 0, 0]]}}
+    assert [len(call.text) > 0 for call in found.role_calls] == [True, True]
+    assert len({call.seed for call in found.role_calls}) == 2
+    assert all("<answer>\nParis.\n</answer>" in prompt for prompt in prompts)
+
+
+def test_every_second_vote_lists_the_criteria_in_reverse_order_and_a_position_that_decides_is_seen(tmp_path):
+    with RoleServer(judge_by(lambda text, at: int(at == 0))) as judge:
+        play(tmp_path, judge)
+        orders = sorted([name for name, _, _ in LISTED.findall(body["messages"][0]["content"])] for body in judge.asked)
+    assert orders == [["C1", "C2", "C3"], ["C3", "C2", "C1"]]
+    assert only_score(tmp_path).score.parts["agreement"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("said", ["", "<think>Hm.</think>", "x" * 64_001])
+def test_an_answer_that_cannot_be_judged_scores_zero_without_a_judge(tmp_path, said):
+    with RoleServer(judge_by(FAIR)) as judge:
+        play(tmp_path, judge, said=said)
+        assert judge.asked == []
+    assert only_score(tmp_path).reward == 0.0
+
+
+def test_an_unusable_reply_is_asked_for_once_more(tmp_path):
+    def answer(messages):
+        return "I like it." if len(messages) == 1 else judge_by(FAIR)(messages)
+
+    with RoleServer(answer) as judge:
+        play(tmp_path, judge)
+        assert len(judge.asked) == 4
+    assert only_score(tmp_path).reward == 0.75
+
+
+def test_a_judge_without_usable_scores_is_a_judge_error_and_another_judge_can_score_it(tmp_path):
+    with RoleServer(lambda messages: "I like it.") as judge, RoleServer(judge_by(FAIR), name="other") as other:
+        with pytest.raises(Shortfall) as caught:
+            play(tmp_path, judge)
+        assert (caught.value.scored, caught.value.failed) == (0, {"judge_error": 1})
+        again = reverify(tmp_path / "a", tmp_path / "b", judge=other.url, judge_name="other")
+    assert again.report.overall.mean == 0.75
+    assert Book(tmp_path / "b").manifest.judge.name == "other"
+
+
+def test_it_does_not_start_without_a_judge(tmp_path):
+    with pytest.raises(UsageError, match="Rubric cannot score without a judge: give --judge URL"):
+        play(tmp_path, None)
+
+
+def test_more_votes_need_a_temperature(tmp_path):
+    with pytest.raises(UsageError, match="votes=3: without a temperature votes repeat"):
+        play(tmp_path, None, env="rubric?votes=3")
+    with RoleServer(judge_by(FAIR)) as judge:
+        play(tmp_path, judge, env="rubric?votes=3&temperature=0.7")
+        assert len(judge.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"criteria": None}, "no criteria"),
+        ({"criteria": []}, "no criteria"),
+        ({"criteria": [{"text": "x", "wieght": 2}]}, "wieght"),
+        ({"criteria": [{"text": "x", "scale": 0}]}, "a scale from 1 on"),
+        ({"criteria": [{"text": "x", "weight": -1}]}, "at least one must have a weight above 0"),
+    ],
+)
+def test_a_wrong_row_is_named_by_its_line(tmp_path, change, words):
+    with RoleServer(judge_by(FAIR)) as judge, pytest.raises(UsageError, match=r"rows\.jsonl:1: ") as caught:
+        play(tmp_path, judge, rows=[{**ROW, **change}])
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "C1: 1",
+        '{"criteria": []}',
+        '{"criteria": [{"id": "C1"}]}',
+        '{"criteria": [{"id": "C1", "score": 2}]}',
+        '{"criteria": [{"id": "C1", "score": true}]}',
+        '{"criteria": [{"id": "C1", "score": 0.5}]}',
+        '{"criteria": [{"id": "C2", "score": 1}]}',
+        '{"criteria": [{"id": "C1", "score": 0}, {"id": "C1", "score": 1}]}',
+        '{"criteria": [{"id": "C1", "score": 0}]} or {"criteria": [{"id": "C1", "score": 1}]}',
+    ],
+)
+def test_scores_are_read_strictly(text):
+    with pytest.raises(ValueError):
+        read_scores(text, [Criterion("x")])
+
+
+def test_faults_lower_the_reward_but_not_below_zero():
+    criteria = [Criterion("a"), Criterion("b", -3.0)]
+    assert weigh(criteria, [1.0, 0.0]) == 1.0
+    assert weigh(criteria, [1.0, 1.0]) == 0.0
+    assert measure_agreement([[0, 1], [0, 1], [1, 1]]) == pytest.approx(4 / 6)
+
+
+def test_calibration_compares_the_judge_with_people(tmp_path):
+    criteria = [{"text": "is true"}, {"text": "is kind", "scale": 2}]
+    labels = [[1, 2], [0, 0], [1, 1], [0, 2]]
+    judged = [[1, 2], [0, 0], [1, 2], [1, 2]]
+    rows = [
+        {"id": f"r{at}", "question": "?", "response": f"answer {at}", "human": human, "criteria": criteria}
+        for at, human in enumerate(labels)
+    ]
+
+    def answer(messages):
+        at = int(re.search(r"answer (\d)", messages[0]["content"])[1])
+        return judge_by(dict(zip(("is true", "is kind"), judged[at], strict=True)))(messages)
+
+    with RoleServer(answer) as judge:
+        report = play(tmp_path, judge, rows, env="rubric_calibration").report
+    found = report.calibration["rubric_calibration"]
+    pairs = [(a, b) for one, two in zip(judged, labels, strict=True) for a, b in zip(one, two, strict=True)]
+    rewards = [(fmean_of(one), fmean_of(two)) for one, two in zip(judged, labels, strict=True)]
+    assert found == compare_raters(pairs, rewards)
+    assert (found.subjects, found.items, found.agreement) == (4, 8, 0.75)
+    assert found.kappa == pytest.approx(1 - 2 / 8 / (sum((a - b) ** 2 for a, _ in pairs for _, b in pairs) / 64))
+    assert report.json()["calibration"]["rubric_calibration"]["agreement"] == 0.75
+    assert only_part(report, "human_agreement") == 0.75
+
+
+def fmean_of(scores):
+    return (scores[0] + scores[1] / 2) / 2
+
+
+def only_part(report, name):
+    return report.environments["rubric_calibration"].parts[name]
+
+
+def test_calibration_rows_need_a_response_and_scores(tmp_path):
+    with RoleServer(judge_by(FAIR)) as judge:
+        with pytest.raises(UsageError, match="no response"):
+            play(tmp_path, judge, env="rubric_calibration")
+        for human in (None, [1, 1], [9, 1, 1], ["a", 1, 1]):
+            with pytest.raises(UsageError, match="human"):
+                play(tmp_path, judge, [{**ROW, "response": "x", "human": human}], env="rubric_calibration")

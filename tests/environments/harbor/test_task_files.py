@@ -1,0 +1,152 @@
+"""task.toml: what is read, what is refused by name, and which folders a path means. No container is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollbook.environments.harbor import HarborTask, find_refusals, find_task_folders, read_task
+from rollbook.environments.harbor.harbor import Harbor
+from rollbook.errors import UsageError
+
+TASKS = Path(__file__).parents[2] / "containers" / "tasks"
+QUIET = '[environment]\nnetwork_mode = "no-network"\n'
+
+
+def make_task(folder: Path, toml: str = QUIET) -> Path:
+    for name, text in {
+        "task.toml": toml,
+        "instruction.md": "Do it.",
+        "environment/Dockerfile": "FROM x",
+        "tests/test.sh": "true",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def refusals(folder: Path, *, allow_network: bool = False) -> list[str]:
+    return find_refusals(read_task(folder), allow_network=allow_network)
+
+
+@pytest.mark.parametrize("folder", sorted(TASKS.iterdir()), ids=lambda path: path.name)
+def test_the_task_folders_of_our_tests_are_honoured(folder: Path) -> None:
+    assert refusals(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("toml", "names"),
+    [
+        ("", 'network_mode = "public": allow it with --allow-network'),
+        ("[environment]\nallow_internet = true", "--allow-network"),
+        (QUIET + "gpus = 1", "gpus"),
+        (QUIET + 'gpu_types = ["H100"]', "gpu_types"),
+        (QUIET + '[environment.tpu]\ntype = "v6e"', "tpu"),
+        (QUIET + 'os = "windows"', "os = 'windows'"),
+        (QUIET + 'workdir = "app"', "workdir = 'app'"),
+        (QUIET + 'skills_dir = "/skills"', "skills_dir"),
+        (QUIET + '[[environment.mcp_servers]]\nname = "a"\nurl = "http://a"', 'mcp_servers: a: transport = "sse"'),
+        (QUIET + '[[environment.mcp_servers]]\nname = "a"\ntransport = "stdio"', "mcp_servers: a: command is missing"),
+        ('[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.org"]', "allowed_hosts"),
+        (QUIET + '[agent]\nnetwork_mode = "public"', "[agent] network_mode = 'public'"),
+        (QUIET + '[verifier]\nnetwork_mode = "public"', "[verifier] network_mode = 'public'"),
+        (QUIET + '[agent]\nallowed_hosts = ["a.org"]', "[agent] allowed_hosts"),
+        (
+            QUIET + '[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\nnetwork_mode = "no-network"',
+            "separate",
+        ),
+        (QUIET + "[verifier.environment]\ncpus = 1", "[verifier.environment] network_mode"),
+        (QUIET + '[[verifier.collect]]\ncommand = "x"\nservice = "db"', "service 'db'"),
+        ('artifacts = [{ source = "/a", service = "db" }]\n' + QUIET, "service 'db'"),
+        ('artifacts = ["../a"]\n' + QUIET, "'../a'"),
+        ('artifacts = [{ source = "/a", destination = "../b" }]\n' + QUIET, "'../b'"),
+        ('artifacts = [{ source = "/a", exclude = ["b"] }]\n' + QUIET, "exclude"),
+        (QUIET + '[environment.env]\nKEY = "${ROLLBOOK_TEST_NOT_SET}"', "ROLLBOOK_TEST_NOT_SET is not set"),
+        (QUIET + 'memory = "lots"', "memory = 'lots'"),
+        (QUIET + "cpus = 0", "cpus = 0"),
+        (QUIET + '[[steps]]\nname = "a"', "steps a: instruction.md is missing"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_its_name(tmp_path: Path, toml: str, names: str) -> None:
+    found = refusals(make_task(tmp_path, toml))
+    assert len(found) >= 1
+    assert names in " ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("toml", "names"),
+    [
+        (QUIET + "colour = 1", "colour"),
+        ("[verifyer]\n", "verifyer"),
+        (QUIET + "memory_mb = 'much'", "memory_mb"),
+        ("[environment\n", "task.toml"),
+    ],
+)
+def test_a_field_that_is_unknown_or_wrong_is_refused_with_its_file(tmp_path: Path, toml: str, names: str) -> None:
+    make_task(tmp_path, toml)
+    with pytest.raises(UsageError, match=names) as caught:
+        read_task(tmp_path)
+    assert "task.toml" in str(caught.value)
+
+
+def test_missing_and_unsupported_files_are_refused(tmp_path: Path) -> None:
+    make_task(tmp_path)
+    (tmp_path / "environment" / "docker-compose.yaml").write_text("")
+    (tmp_path / "tests" / "test.sh").unlink()
+    (tmp_path / "instruction.md").unlink()
+    (tmp_path / "trajectory.json").write_text("{}")
+    found = " ".join(refusals(tmp_path))
+    for name in ("docker-compose.yaml", "tests/test.sh", "instruction.md", "trajectory.json"):
+        assert name in found
+
+
+def test_public_network_is_allowed_only_on_request(tmp_path: Path) -> None:
+    make_task(tmp_path, "")
+    assert refusals(tmp_path, allow_network=True) == []
+    with pytest.raises(UsageError, match="--allow-network"):
+        list(Harbor(str(tmp_path)).tasks())
+    assert [task.prompt for task in Harbor(str(tmp_path), allow_network=True).tasks()] == ["Do it."]
+
+
+def test_a_path_is_a_task_a_folder_of_tasks_or_a_list(tmp_path: Path) -> None:
+    one, two = make_task(tmp_path / "set" / "one"), make_task(tmp_path / "set" / "two")
+    assert find_task_folders(one) == [one.resolve()]
+    assert find_task_folders(tmp_path / "set") == [one.resolve(), two.resolve()]
+    (tmp_path / "list.txt").write_text("# chosen\nset/two  # this\n\n")
+    assert find_task_folders(tmp_path / "list.txt") == [two.resolve()]
+    (tmp_path / "list.txt").write_text("set/three\n")
+    with pytest.raises(UsageError, match="line 1: set/three"):
+        find_task_folders(tmp_path / "list.txt")
+    for nothing in (tmp_path / "none", tmp_path):
+        with pytest.raises(UsageError, match="harbor:"):
+            find_task_folders(nothing)
+
+
+def test_steps_take_what_they_do_not_say_from_the_task() -> None:
+    steps = read_task(TASKS / "two-steps").steps
+    assert [step.name for step in steps] == ["first", "second"]
+    assert steps[0].min_reward == {"reward": 1.0}
+    assert steps[1].verifier.env == {"WORD": "two"}
+    assert [folder.parent.name for folder in steps[1].tests] == ["two-steps", "second"]
+
+
+def test_separate_tests_have_an_image_of_their_own_or_that_of_the_task() -> None:
+    task: HarborTask = read_task(TASKS / "separate-image")
+    own = task.verifier_image(task.steps[0])
+    assert (own.bundled, own.build) == (True, str(TASKS / "separate-image" / "tests"))
+    task = read_task(TASKS / "separate-tests")
+    same = task.verifier_image(task.steps[0])
+    assert (same.bundled, same.build) == (False, str(TASKS / "separate-tests" / "environment"))
+
+
+def test_a_folder_that_was_edited_is_another_task(tmp_path: Path) -> None:
+    from rollbook import RolloutFailed
+
+    make_task(tmp_path)
+    environment = Harbor(str(tmp_path))
+    task = next(iter(environment.tasks()))
+    environment.container_for(task)
+    (tmp_path / "tests" / "test.sh").write_text("echo 1")
+    with pytest.raises(RolloutFailed, match="edited since"):
+        environment.container_for(task)

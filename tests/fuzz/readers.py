@@ -1,0 +1,211 @@
+"""What is fuzzed: functions that read what others wrote, each with examples of what it should read.
+
+A reader may refuse its input with a RollbookError, which is one clear line; functions on a model's text refuse nothing.
+Anything else that it raises is a crash. Readers of checksummed data check themselves that nothing changed is accepted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import msgspec
+
+from rollbook.agents.tool_formats import read_calls
+from rollbook.book import LineReader
+from rollbook.book.leases import _read_lease
+from rollbook.book.seals import read_seal
+from rollbook.core import JSON_ERRORS, Message, Turn, add_crc
+from rollbook.environments.answers.choices import read_letter
+from rollbook.environments.answers.comparison import is_same_answer, parse_number
+from rollbook.environments.answers.extraction import extract_answer, extract_math_answer, find_last_number, last_block
+from rollbook.environments.harbor.rewards import parse_json, parse_text
+from rollbook.environments.harbor.task_files import find_refusals, read_task
+from rollbook.errors import RollbookError
+from rollbook.gym.responses import read_response
+from rollbook.gym.rows import read_task as read_gym_task
+from rollbook.models.chat_protocol import read_answer
+from rollbook.models.responses_api import read_create_params, read_items, read_output
+from rollbook.stats.row_selection import Expression, rename_columns
+from rollbook.tokens.sidecar import decode_tokens, encode_tokens
+
+
+class Reader(NamedTuple):
+    """A function that is fuzzed, and examples of its input."""
+
+    read: Callable[[bytes], object]
+    seeds: tuple[bytes, ...]
+    refuses: bool = True
+    """Whether it may raise a RollbookError."""
+
+
+class Line(msgspec.Struct):
+    """A journal line with little in it."""
+
+    task: str
+    reward: float
+
+
+LINES = [Line("a", 1.0), Line("b", 0.0), Line("ü\n", 0.5)]
+JOURNAL = b"".join(add_crc(msgspec.json.encode(line)) + b"\n" for line in LINES)
+CHAT = {
+    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "4"}}],
+    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
+}
+ITEMS = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+    {"type": "function_call", "call_id": "c", "name": "add", "arguments": '{"a": 1}'},
+    {"type": "function_call_output", "call_id": "c", "output": "3"},
+    {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "so"}]},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "3", "annotations": []}]},
+]
+PARAMS = {"input": ITEMS, "temperature": 0.5, "tools": [{"type": "function", "name": "add", "parameters": {}}]}
+RESPONSE = {"id": "r", "output": ITEMS[4:], "usage": {"input_tokens": 1, "output_tokens": 2}, "status": "completed"}
+TASK_TOML = b"""
+version = "1.0"
+[agent]
+timeout_sec = 30.0
+[verifier]
+timeout_sec = 10
+[environment]
+cpus = 1
+memory_mb = 256
+storage_mb = 512
+network_mode = "no-network"
+"""
+TEXTS = tuple(
+    text.encode()
+    for text in (
+        "The answer is #### 42",
+        r"So $x = \frac{3}{4}$, that is \boxed{\frac{3}{4}}.",
+        "<think>maybe 3</think>**Answer:** (B) 1,234.5%",
+        "```python\ndef f():\n    return 1\n```",
+        "<answer>-1.5e3</answer>",
+        r"\boxed{\sqrt[3]{2}+\text{ or }\{1,2\}}",
+        "x^{2}+2x+1 = (x+1)^2",
+    )
+)
+
+
+def decode_json(data: bytes) -> object:
+    """Return the value of JSON text; what is none is its own text, so that every input reaches the reader."""
+    try:
+        return msgspec.json.decode(data)
+    except JSON_ERRORS:
+        return data.decode(errors="replace")
+
+
+def from_file(read: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
+    """Return a reader of bytes for one of a file."""
+
+    def call(data: bytes) -> object:
+        with TemporaryDirectory(prefix="rollbook-fuzz-") as folder:
+            path = Path(folder, name)
+            path.write_bytes(data)
+            return read(path)
+
+    return call
+
+
+def read_journal(path: Path) -> None:
+    """Read a journal; a line that was never written must not come out of it."""
+    for _, line in LineReader(Line, 2).read(path):
+        assert line in LINES, f"a changed line was accepted: {line}"
+
+
+def read_harbor_task(path: Path) -> object:
+    """Read a task folder as far as a run does before its start."""
+    return find_refusals(read_task(path.parent), allow_network=False)
+
+
+def read_tokens(data: bytes) -> None:
+    """Read a token record; ids that were never written must not come out of it."""
+    found = decode_tokens(data, [1, 2])
+    assert found == ([1, 2, 3], [4, 5], [-0.5, -1.0]), f"a changed record was accepted: {found}"
+
+
+def read_gym_row(data: bytes) -> object:
+    """Read a row, which is an object: its file was decoded before."""
+    row = decode_json(data)
+    return read_gym_task(row if isinstance(row, dict) else {"responses_create_params": row})
+
+
+def select_row(text: str) -> bool:
+    """Read an expression and use it."""
+    return Expression(text).matches(ROW)
+
+
+def compare_answers(data: bytes) -> object:
+    """Compare two answers, one a line."""
+    given, _, expected = data.decode(errors="replace").partition("\n")
+    return is_same_answer(given, expected), is_same_answer(expected, given)
+
+
+def on_text(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: read(data.decode(errors="replace"))
+
+
+def on_json(read: Callable[..., object]) -> Callable[[bytes], object]:
+    return lambda data: read(decode_json(data))
+
+
+def dump(*values: object) -> tuple[bytes, ...]:
+    return tuple(json.dumps(value).encode() for value in values)
+
+
+SEAL = (
+    b'{"round":1,"epoch":2,"scored":2,"failed":{"model_timeout":1},"dropped":0,'
+    b'"files":{"w.1.jsonl":{"bytes":9,"sha256":"00"}}}'
+)
+LEASE = b'{"worker":"host-1-2","round":1}'
+TURN = Turn(prompt_ids=[1, 2, 3], ids=[4, 5], logprobs=[-0.5, -1.0])
+RECORD = encode_tokens(TURN, [1, 2])
+ROW = rename_columns({"mean": 0.5, "n": 8, "std": 0.0, "pass@4": 0.9, "level": 3, "majority": "42"})
+OPTIONS = {"A": "one", "B": "two", "C": "three"}
+
+READERS: dict[str, Reader] = {
+    "journal": Reader(from_file(read_journal, "w.1.jsonl"), (JOURNAL, JOURNAL[:-5])),
+    "seal": Reader(from_file(read_seal, "00001"), (SEAL,)),
+    "lease": Reader(from_file(_read_lease, "00001.1"), (LEASE,)),
+    "token record": Reader(read_tokens, (RECORD,)),
+    "curate expression": Reader(
+        on_text(select_row),
+        (b"0 < mean < 1 and pass_4 >= 0.5", b"not (std == 0) or level in (1, 3)", b'"4" in majority'),
+    ),
+    "chat answer": Reader(read_answer, dump(CHAT, {"error": {"message": "no"}})),
+    "responses items": Reader(on_json(read_items), dump(ITEMS, "hello")),
+    "responses output": Reader(on_json(read_output), dump(ITEMS[4:], ITEMS[1:2])),
+    "responses request": Reader(on_json(read_create_params), dump(PARAMS)),
+    "gym response": Reader(on_json(read_response), dump(RESPONSE)),
+    "gym row": Reader(read_gym_row, dump({"responses_create_params": PARAMS, "expected_answer": "3"})),
+    "harbor task": Reader(from_file(read_harbor_task, "task.toml"), (TASK_TOML,)),
+    "harbor rewards": Reader(on_text(parse_json), dump({"reward": 1.0}, {"a": 0, "b": 1})),
+    "harbor reward text": Reader(on_text(parse_text), (b"1", b"0.5\n")),
+    "tool calls": Reader(
+        lambda data: read_calls(Message("assistant", data.decode(errors="replace")), 0),
+        (b'I add. {"calls": [{"name": "add", "arguments": {"a": 1}}]}', b'{"answer": "42"}'),
+        refuses=False,
+    ),
+    "answer": Reader(on_text(extract_answer), TEXTS, refuses=False),
+    "math answer": Reader(on_text(extract_math_answer), TEXTS, refuses=False),
+    "last number": Reader(on_text(find_last_number), TEXTS, refuses=False),
+    "number": Reader(on_text(parse_number), (b"1,234.5%", b"-3/4", b"2e10", b"1 million"), refuses=False),
+    "code block": Reader(on_text(last_block), TEXTS, refuses=False),
+    "letter": Reader(on_text(lambda text: read_letter(text, OPTIONS, lenient=True)), TEXTS, refuses=False),
+    "comparison": Reader(compare_answers, tuple(b"%b\n%b" % (a, b) for a in TEXTS for b in TEXTS[:3]), refuses=False),
+}
+
+
+def is_refusal(reader: Reader, error: BaseException) -> bool:
+    """Return whether an error is the reader's way to refuse its input: one line."""
+    return reader.refuses and isinstance(error, RollbookError)
+
+
+def list_seeds() -> Iterator[tuple[str, bytes]]:
+    """Yield every example with the name of its reader."""
+    for name, reader in READERS.items():
+        for seed in reader.seeds:
+            yield name, seed

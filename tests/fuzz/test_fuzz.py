@@ -1,0 +1,84 @@
+"""The fuzzer finds what it is for, and a short run of it finds nothing in our readers."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fuzz.fuzzer import fuzz_reader, try_input
+from fuzz.mutation import mutate
+from fuzz.readers import READERS, Reader, list_seeds
+from fuzz.run_directory import find_fault, fuzz_run, summarize
+from rollbook.errors import RolloutFailed, UsageError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_reader_breaks_on_changed_examples(name: str) -> None:
+    assert list(fuzz_reader(name, READERS[name], random.Random(name), 150)) == []
+
+
+def test_every_example_is_read() -> None:
+    refused = []
+    for name, data in list_seeds():
+        try:
+            READERS[name].read(data)
+        except RolloutFailed:
+            refused.append((name, data))
+    assert [name for name, _ in refused] == ["chat answer"]  # that of an endpoint that answers with an error
+
+
+def test_a_crash_a_hang_and_a_message_of_several_lines_are_found() -> None:
+    def crash(data: bytes) -> None:
+        raise KeyError("no")
+
+    def hang(data: bytes) -> None:
+        while True:
+            pass
+
+    def chatter(data: bytes) -> None:
+        raise UsageError("one\ntwo")
+
+    def refuse(data: bytes) -> None:
+        raise UsageError("one line")
+
+    findings = [try_input("x", Reader(read, ()), b"", 0.2) for read in (crash, hang, chatter)]
+    assert [finding.error.split(":")[0] for finding in findings if finding] == [
+        "KeyError",
+        "Hang",
+        "a message of several lines",
+    ]
+    assert try_input("x", Reader(refuse, ()), b"") is None
+    assert try_input("x", Reader(refuse, (), refuses=False), b"") is not None
+
+
+def test_a_seed_gives_the_same_changes() -> None:
+    data = [b'{"a": [1, 2, 3]}', b"other"]
+    first, again = ([mutate(data[0], data, draw) for _ in range(50)] for draw in (random.Random(3), random.Random(3)))
+    assert first == again
+    assert len(set(first)) > 40
+
+
+def test_damage_of_a_run_is_never_silent(tmp_path: Path) -> None:
+    run = tmp_path / "whole"
+    shutil.copytree(GOLDEN / "book2", run)
+    assert list(fuzz_run(run, tmp_path, random.Random(1), 40)) == []
+
+
+def test_a_silent_change_of_a_run_would_be_found(tmp_path: Path) -> None:
+    run = tmp_path / "whole"
+    shutil.copytree(GOLDEN / "book2", run)
+    requested, *others = summarize(run)
+    assert find_fault(run, (requested, *others)) is None
+    assert "no damage is named" in (find_fault(run, (0, *others)) or "")
+
+
+def test_deeply_nested_json_from_a_server_is_a_bad_completion() -> None:
+    """Found by the fuzzer: a RecursionError ended the worker."""
+    with pytest.raises(RolloutFailed) as caught:
+        READERS["chat answer"].read(b'{"choices": ' + b"[" * 100_000)
+    assert caught.value.kind == "bad_completion"
