@@ -244,7 +244,7 @@ def measured(nodes: int, tasks: int, seed: int, at_once: int) -> Iterator[Figure
         bound = work / (nodes * at_once)
         detail = f"{took / 3600:.2f} h, {bound / 3600:.2f} h; {cluster.deaths} nodes died, {cluster.twice} done twice"
         yield Figure(
-            "total work / workers, beside the time it took", bound / took, "x", 0.95, at_least=True, detail=detail
+            "total work / workers, relative to the time it took", bound / took, "x", 0.95, at_least=True, detail=detail
         )
         chunks = len(cluster.book.chunks)
         detail = f"{chunks} chunks, {cluster.claims} claims; " + ", ".join(f"{k} {v}" for k, v in operations.items())

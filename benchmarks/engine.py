@@ -1,4 +1,4 @@
-"""What the engine costs: ours beside a bare client on the same endpoint in the same minute, as one table.
+"""What the engine costs: ours relative to a bare client on the same endpoint in the same minute, as one table.
 
 python benchmarks/engine.py            the figures of the issue: about ten minutes on two cores
 python benchmarks/engine.py --quick    the same at a tenth of the size
@@ -57,9 +57,9 @@ class Figure:
 
 
 @contextmanager
-def endpoint(latency_ms: float) -> Iterator[str]:
+def endpoint(latency_ms: float, says: str = "") -> Iterator[str]:
     """The URL of a mock endpoint that lives as long as the block."""
-    command = [sys.executable, str(HERE / "mock.py"), "--latency-ms", str(latency_ms)]
+    command = [sys.executable, str(HERE / "mock.py"), "--latency-ms", str(latency_ms), "--says", says]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         try:
@@ -106,7 +106,7 @@ def _starts(path: Path) -> Iterator[float]:
 
 
 def throughput(folder: Path, counts: list[int], rounds: int) -> Iterator[Figure]:
-    """Rollouts per second beside the bare client's, taken in turns; processor time of the whole tree."""
+    """Rollouts per second relative to the bare client's, taken in turns; processor time of the whole tree."""
     with endpoint(20) as url:
         for count in counts:
             ratios, cpus, walls, rates = [], [], [], []
@@ -121,9 +121,68 @@ def throughput(folder: Path, counts: list[int], rounds: int) -> Iterator[Figure]
             rate, wall = statistics.median(rates), statistics.median(walls)
             detail = f"{rate:.0f}/s; {wall:.0f}/s with the start and the report"
             yield Figure(
-                f"{count} rollouts, beside the bare client", statistics.median(ratios), "x", 0.70, True, detail
+                f"{count} rollouts, relative to the bare client", statistics.median(ratios), "x", 0.70, True, detail
             )
             yield Figure(f"{count} rollouts, CPU of the whole tree", statistics.median(cpus), "ms each", 1.0)
+
+
+FOLLOWED = """
+import sys
+import rollbook
+
+
+class Null:
+    def open(self, run):
+        return ""
+
+    def log_metrics(self, metrics, step):
+        pass
+
+    def close(self, result):
+        pass
+
+
+def run(url, data, out, followed):
+    ways = {
+        "nobody": {},
+        "hooks": {"on_rollout": lambda rollout: None, "on_progress": lambda progress: None},
+        "a tracker's process": {"log": ["null"]},
+    }
+    more = {"data": data, "out": out, "concurrency": 128, "model_name": "mock"}
+    rollbook.run("gsm8k", url, **more, **ways[followed])
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])
+"""
+
+
+def following(folder: Path, count: int, rounds: int) -> Iterator[Figure]:
+    """Rollouts per second with hooks, and with a tracker in its process, beside the same run that nobody follows."""
+    site = folder / "site"
+    about = site / "null-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: null\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[rollbook.trackers]\nnull = null_tracker:Null\n")
+    (site / "null_tracker.py").write_text(FOLLOWED)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    rates: dict[str, list[float]] = {"nobody": [], "hooks": [], "a tracker's process": []}
+    cpus: dict[str, list[float]] = {way: [] for way in rates}
+    with endpoint(20) as url:
+        for _ in range(rounds):
+            for way, found in rates.items():
+                run = folder / f"followed-{time.monotonic_ns()}"
+                words = [url, str(rows(folder, count)), str(run), way]
+                usage = measure([sys.executable, str(site / "null_tracker.py"), *words])
+                found.append(count / work_seconds(run))
+                cpus[way].append(1000 * usage.cpu_s / count)
+                shutil.rmtree(run)
+    medians = {way: statistics.median(found) for way, found in rates.items()}
+    for way in ("hooks", "a tracker's process"):
+        spent, alone = statistics.median(cpus[way]), statistics.median(cpus["nobody"])
+        detail = f"{medians[way]:.0f}/s, {spent:.2f} ms of CPU each; {medians['nobody']:.0f}/s, {alone:.2f} ms without"
+        ratio = statistics.median(with_ / without for with_, without in zip(rates[way], rates["nobody"], strict=True))
+        yield Figure(f"{count} rollouts followed by {way}, beside none", ratio, "x", 0.90, True, detail)
 
 
 def memory(folder: Path, small: int, large: int) -> Iterator[Figure]:
@@ -131,12 +190,12 @@ def memory(folder: Path, small: int, large: int) -> Iterator[Figure]:
     tasks = small // 10
     with endpoint(0) as url:
         first, second = (ours(folder, url, tasks, count // tasks)[1] for count in (small, large))
-        what = f"memory at {large} rollouts beside {small}, of {tasks} tasks"
+        what = f"memory at {large} rollouts relative to {small}, of {tasks} tasks"
         yield Figure(what, second.peak_mb / first.peak_mb, "x", 1.10, detail=_peaks(first, second))
         run, first = ours(folder, url, small)
         shutil.rmtree(run)
         run, second = ours(folder, url, large)
-        what = f"memory at {large} tasks beside {small}, one rollout each"
+        what = f"memory at {large} tasks relative to {small}, one rollout each"
         yield Figure(what, second.peak_mb / first.peak_mb, "x", 1.10, detail=_peaks(first, second))
         tiny, _ = ours(folder, url, 10)
         yield reading(run, tiny, large)
@@ -147,17 +206,17 @@ def _peaks(first: Usage, second: Usage) -> str:
 
 
 def reading(run: Path, tiny: Path, count: int) -> Figure:
-    """Resuming a finished book reads all of it: what that takes beyond a book of ten, beside wc and orjson."""
+    """Resuming a finished book reads all of it: what that takes beyond a book of ten, relative to wc and orjson."""
     journals = [str(path) for path in sorted((run / "journals").glob("*.jsonl"))]
     plain = min(float(measure([sys.executable, "-c", BASELINE, *journals]).output) for _ in range(3))
     whole, start = (min(measure([*ROLLBOOK, "resume", str(book)]).wall_s for _ in range(3)) for book in (run, tiny))
     detail = f"{whole - start:.2f} s after {start:.2f} s to start; {plain:.2f} s bare"
-    what = f"resume reads {count} rollouts, beside wc and orjson"
+    what = f"resume reads {count} rollouts, relative to wc and orjson"
     return Figure(what, (whole - start) / plain, "x", 5.0, detail=detail)
 
 
 def start_up(times: int) -> Iterator[Figure]:
-    """Processor time of a start, beside a Python that does nothing."""
+    """Processor time of a start, relative to a Python that does nothing."""
     codes = {
         "bare": "pass",
         "import rollbook": "import rollbook",
@@ -170,7 +229,7 @@ def start_up(times: int) -> Iterator[Figure]:
     medians = {name: statistics.median(values) for name, values in taken.items()}
     for name, most in (("import rollbook", 3.0), ("rollbook --help", 15.0)):
         detail = f"{1000 * medians[name]:.0f} ms, bare {1000 * medians['bare']:.0f} ms"
-        yield Figure(f"{name}, beside a bare python", medians[name] / medians["bare"], "x", most, detail=detail)
+        yield Figure(f"{name}, relative to a bare python", medians[name] / medians["bare"], "x", most, detail=detail)
 
 
 def _cpu_s(code: str) -> float:
@@ -198,6 +257,7 @@ def main() -> int:
         try:
             figures += start_up(5 if quick else 20)
             figures += throughput(folder, [500, 2000] if quick else [2_000, 20_000], 1 if quick else 3)
+            figures += following(folder, 5_000 if quick else 20_000, 3 if quick else 5)
             figures += memory(folder, *((1_000, 10_000) if quick else (10_000, 100_000)))
         finally:
             show(figures)

@@ -1,4 +1,4 @@
-"""What the gateway costs: processor time per call, beside a proxy of the same stack that only passes bytes on.
+"""What the gateway costs: processor time per call, relative to a proxy of the same stack that only passes bytes on.
 
 python benchmarks/gateway.py            about two minutes on two cores
 python benchmarks/gateway.py --quick    a fifth of that

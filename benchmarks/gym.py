@@ -1,4 +1,4 @@
-"""Rollbook beside NeMo Gym: the same multiple choice rows, the same mock model of 50 ms, the same concurrency.
+"""Rollbook relative to NeMo Gym: the same multiple choice rows, the same mock model of 50 ms, the same concurrency.
 
 python benchmarks/gym.py                                                     ours alone, in process and over HTTP
 python benchmarks/gym.py --gym path/to/Gym --gym-python its/.venv/bin/python  and NeMo Gym itself, one after the other
@@ -111,7 +111,7 @@ class Watch:
 
 
 def collect(words: list[str], roots: tuple[int, ...], cwd: Path | None = None) -> tuple[float, float]:
-    """Run a command to its end beside servers; the processor seconds and the memory of all of them."""
+    """Run a command to its end next to servers; the processor seconds and the memory of all of them."""
     with tempfile.TemporaryFile("w+") as said:
         child = subprocess.Popen(words, stdout=said, stderr=said, cwd=cwd)
         watch = Watch(child.pid, *roots)
@@ -249,13 +249,13 @@ def figures(here: Result, there: Result, gym: Result | None) -> Iterator[Figure]
                 f"{result.cpu_ms:.2f} ms CPU a rollout, {result.memory_mb:.0f} MiB, ready in {result.ready_s:.1f} s"
             )
             yield Figure(what, result.rate, "rollouts/s", detail=detail)
-    yield Figure("CPU a rollout, over HTTP beside in process", there.cpu_ms / here.cpu_ms, "x", 2.5)
+    yield Figure("CPU a rollout, over HTTP relative to in process", there.cpu_ms / here.cpu_ms, "x", 2.5)
     yield Figure("rollbook serve, ready", there.ready_s, "s", 2.0)
     if gym:
-        yield Figure("rollouts/s in process, beside NeMo Gym", here.rate / gym.rate, "x", 20, True)
-        yield Figure("rollouts/s over HTTP, beside NeMo Gym", there.rate / gym.rate, "x", 8, True)
-        yield Figure("memory in process, beside NeMo Gym", here.memory_mb / gym.memory_mb, "x", 0.1)
-        yield Figure("memory over HTTP, beside NeMo Gym", there.memory_mb / gym.memory_mb, "x", 0.1)
+        yield Figure("rollouts/s in process, relative to NeMo Gym", here.rate / gym.rate, "x", 20, True)
+        yield Figure("rollouts/s over HTTP, relative to NeMo Gym", there.rate / gym.rate, "x", 8, True)
+        yield Figure("memory in process, relative to NeMo Gym", here.memory_mb / gym.memory_mb, "x", 0.1)
+        yield Figure("memory over HTTP, relative to NeMo Gym", there.memory_mb / gym.memory_mb, "x", 0.1)
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
-"""What the numbers cost: report and profile of a big book beside one scan of the same lines by DuckDB and by Polars.
+"""What the numbers cost: report and profile of a big run relative to one scan of the same lines by DuckDB and Polars.
 
 Both are taken from the journals, as the first time, and again from what that first time has kept in RUN/index. The
 bound is "at most 3 times the time DuckDB or Polars takes": the first time it is held against Polars, the slower of the
-two at this, and the ratio to DuckDB stands beside it, unbounded. The second time is held against DuckDB.
+two at this, and the ratio to DuckDB is next to it, unbounded. The second time is held against DuckDB.
 
 python benchmarks/metrics.py            1,000,000 scored rollouts (62,500 tasks x 16): about three minutes on two cores
 python benchmarks/metrics.py --quick    a tenth of that
@@ -61,9 +61,9 @@ def beside_a_scan(folder: Path, run: Path, count: int, rounds: int) -> Iterator[
                 times.append(usage.wall_s)
                 peaks.append(usage.peak_mb)
         what = f"{name} of {count} rollouts"
-        yield _ratio(f"{what} the first time, beside a Polars scan (the bound is held here)", first, polars, BOUND)
-        yield _ratio(f"{what} the first time, beside a DuckDB scan (for comparison, no bound)", first, duckdb)
-        yield _ratio(f"{what} the second time, beside a DuckDB scan", again, duckdb, BOUND)
+        yield _ratio(f"{what} the first time, relative to a Polars scan (the bound is held here)", first, polars, BOUND)
+        yield _ratio(f"{what} the first time, relative to a DuckDB scan (for comparison, no bound)", first, duckdb)
+        yield _ratio(f"{what} the second time, relative to a DuckDB scan", again, duckdb, BOUND)
         yield Figure(f"{what}, memory of the whole tree", max(peaks), "MB", MOST_MB)
 
 

@@ -1,8 +1,8 @@
 """A very cheap OpenAI-compatible endpoint: raw bytes over uvloop, so that what is measured is the client.
 
-It answers each question `What is A + B?` with its sum, or all with what `--says`, after a fixed latency, and knows
-nothing else of HTTP than Content-Length and keep-alive. Run as a program it prints its URL on the first line of
-standard output.
+It answers each question `What is A + B?` with its sum (after four calls of a tool, where tools are offered), or all
+with what `--says`, after a fixed latency. Of HTTP it knows nothing but Content-Length and keep-alive. Run as a program
+it prints its URL on the first line of standard output.
 """
 
 from __future__ import annotations
@@ -24,6 +24,15 @@ COMPLETION = (
     b'"assistant","content":%b},"finish_reason":"stop",'
     b'"logprobs":null}],"usage":{"prompt_tokens":24,"completion_tokens":16,"total_tokens":40}}'
 )
+TOOL_CALL = (
+    b'{"id":"c","object":"chat.completion","created":0,"model":"mock","choices":[{"index":0,"message":{"role":'
+    b'"assistant","content":null,"tool_calls":[{"id":"call_%d","type":"function","function":{"name":"add",'
+    b'"arguments":"{\\"a\\": %b, \\"b\\": %b}"}}]},"finish_reason":"tool_calls",'
+    b'"logprobs":null}],"usage":{"prompt_tokens":24,"completion_tokens":16,"total_tokens":40}}'
+)
+TOOL_RESULT = re.compile(rb'"role": ?"tool"')
+TOOL_CALLS = 4
+"""How often the tool is called before the answer, where a request offers tools."""
 SUM = b'"Adding the two numbers gives the total. The answer is #### %d"'
 
 
@@ -39,6 +48,8 @@ def answer(request: bytes, says: bytes = b"") -> bytes:
     if says:
         return response(COMPLETION % says)
     found = QUESTION.search(request)
+    if found and b'"tools"' in request and (called := len(TOOL_RESULT.findall(request))) < TOOL_CALLS:
+        return response(TOOL_CALL % (called, found[1], found[2]))
     return response(COMPLETION % (SUM % (int(found[1]) + int(found[2]) if found else 0)))
 
 

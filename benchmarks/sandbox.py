@@ -1,4 +1,4 @@
-"""What the sandbox costs, beside what does the same with fewer walls or none, in the same minute, as one table.
+"""What the sandbox costs, relative to what does the same with fewer walls or none, in the same minute, as one table.
 
 python benchmarks/sandbox.py                   the figures of the issue: some minutes on two cores
 python benchmarks/sandbox.py --quick           the same with fewer runs
@@ -72,7 +72,7 @@ def fresh(box: Sandbox, code: str = CODE) -> None:
 
 
 def fresh_runs(clock: Clock, whole: bool, rounds: int, times: int) -> Iterator[Figure]:
-    """CPU of a fresh run beside others', taken in turns; and how even its time is."""
+    """CPU of a fresh run relative to others', taken in turns; and how even its time is."""
     python, taken = base_python(), {}
     with Sandbox(LIMITS, size=1) as box:
         server = ForkServer(python)
@@ -99,7 +99,7 @@ def fresh_runs(clock: Clock, whole: bool, rounds: int, times: int) -> Iterator[F
             if name in taken:
                 ratio = statistics.median(a / b for a, b in zip(taken["ours"], taken[name], strict=True))
                 detail = f"{ours:.2f} ms, {statistics.median(taken[name]):.2f} ms"
-                yield Figure(f"CPU of a fresh run, beside {name}", ratio, "x", most, detail=detail)
+                yield Figure(f"CPU of a fresh run, relative to {name}", ratio, "x", most, detail=detail)
         yield evenness(box, rounds * times)
 
 
@@ -108,7 +108,7 @@ def evenness(box: Sandbox, times: int) -> Figure:
     walls = sorted(_wall_s(lambda: fresh(box)) for _ in range(max(200, times)))
     p50, p99 = walls[len(walls) // 2], walls[len(walls) * 99 // 100]
     detail = f"p50 {1000 * p50:.2f} ms, p99 {1000 * p99:.2f} ms"
-    return Figure("a fresh run, p99 beside p50", p99 / p50, "x", 5.0, detail=detail)
+    return Figure("a fresh run, p99 relative to p50", p99 / p50, "x", 5.0, detail=detail)
 
 
 def _wall_s(act: Callable[[], object]) -> float:
@@ -129,16 +129,16 @@ def packages(clock: Clock, rounds: int, times: int) -> Iterator[Figure]:
 
 
 def sessions(times: int) -> Iterator[Figure]:
-    """A turn beside a fresh run."""
+    """A turn relative to a fresh run."""
     with Sandbox(LIMITS, size=1) as box, box.session() as session:
         turns = statistics.median(_wall_s(lambda: session.run_sync("1 + 1")) for _ in range(times))
         runs = statistics.median(_wall_s(lambda: fresh(box)) for _ in range(times))
     detail = f"p50 {1000 * turns:.2f} ms, {1000 * runs:.2f} ms"
-    yield Figure("a session's turn, beside a fresh run", turns / runs, "x", 0.1, detail=detail)
+    yield Figure("a session's turn, relative to a fresh run", turns / runs, "x", 0.1, detail=detail)
 
 
 def human_eval(data: Path, rounds: int) -> Iterator[Figure]:
-    """Every solution verified by the split grader, beside a process for each whose exit code is believed."""
+    """Every solution verified by the split grader, relative to a process for each whose exit code is believed."""
     with gzip.open(data) as lines:
         tasks = [json.loads(line) for line in lines]
     python, ratios, rates, workers = base_python(), [], [], os.cpu_count() or 1
@@ -151,14 +151,14 @@ def human_eval(data: Path, rounds: int) -> Iterator[Figure]:
             ratios.append(split / plain)
             rates.append((len(tasks) / split, len(tasks) / plain))
     detail = f"{statistics.median(r[0] for r in rates):.0f}/s, {statistics.median(r[1] for r in rates):.0f}/s"
-    what = f"{len(tasks)} HumanEval solutions graded, beside python -I -S and its exit code"
+    what = f"{len(tasks)} HumanEval solutions graded, relative to python -I -S and its exit code"
     yield Figure(what, statistics.median(ratios), "x", 1.0, detail=detail)
 
 
 def graded(grader: Grader, task: dict[str, str]) -> bool:
     """The split grader's verdict."""
     code = task["prompt"] + task["canonical_solution"]
-    helpers = task["prompt"]  # some tests call what the prompt defines beside the function
+    helpers = task["prompt"]  # some tests call what the prompt defines relative to the function
     return grader.function_sync(code, task["test"], task["entry_point"], check="check", setup=helpers).passed
 
 
@@ -174,7 +174,7 @@ def check_all(passed: Iterator[bool]) -> None:
 
 
 def inputs(clock: Clock, rounds: int, times: int) -> Iterator[Figure]:
-    """Ten inputs to one program, beside a third of a plain fork for each."""
+    """Ten inputs to one program, relative to a third of a plain fork for each."""
     ratios, ours, forks = [], [], []
     with Sandbox(LIMITS, size=1) as box:
         grader, server = Grader(box), ForkServer(base_python())
@@ -186,7 +186,7 @@ def inputs(clock: Clock, rounds: int, times: int) -> Iterator[Figure]:
         wall = statistics.median(_wall_s(lambda: ten(grader)) for _ in range(times))
     median = statistics.median
     detail = f"{median(ours):.2f} ms a sample (p50 {1000 * wall:.2f} ms), a fork {median(forks):.2f} ms"
-    what = "CPU of ten inputs a sample, beside a third of a fork each"
+    what = "CPU of ten inputs a sample, relative to a third of a fork each"
     yield Figure(what, statistics.median(ratios), "x", 1.0, detail=detail)
 
 

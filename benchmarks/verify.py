@@ -1,4 +1,4 @@
-"""What verification costs: mathematics through the killable pool beside math-verify called bare in as many processes.
+"""The cost of verification: mathematics in the worker pool relative to math-verify called in as many processes.
 
 python benchmarks/verify.py            both sides three times, taken in turns: about a minute on two cores
 python benchmarks/verify.py --quick    a quarter of the size, once
@@ -111,7 +111,7 @@ def rollout_of(pair: Pair) -> tuple[Task, Rollout]:
 
 
 def figures(count: int, rounds: int) -> Iterator[Figure]:
-    """Ours beside the bare side's mean before and after, the median of all rounds."""
+    """Ours relative to the bare side's mean before and after, the median of all rounds."""
     asked, ratios, rates = pairs(count), [], []
     for _ in range(rounds):
         before, theirs = bare_rate(asked)
@@ -119,7 +119,7 @@ def figures(count: int, rounds: int) -> Iterator[Figure]:
         ratios.append(rate / statistics.mean([before, bare_rate(asked)[0]]))
         rates.append(rate)
     detail = f"{statistics.median(rates):.0f}/s; right: ours {right}, theirs {theirs}, of {count}"
-    what = f"{count} verifications of mathematics at concurrency {CONCURRENCY}, beside math-verify"
+    what = f"{count} verifications of mathematics at concurrency {CONCURRENCY}, relative to math-verify"
     yield Figure(what, statistics.median(ratios), "x", 0.8, True, detail)
 
 

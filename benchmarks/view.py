@@ -1,4 +1,4 @@
-"""What looking costs: the first page of a big book beside one orjson pass over its lines, then pages, filters, sorts.
+"""The cost of the viewer: the first page of a big run, relative to an orjson pass over its lines; pages, filters, sort.
 
 The first page is what the page of a run asks for: its numbers and charts, and the first rows of its table. The first
 time nothing is kept in RUN/index; afterwards it is, both for a server just started and for one that has the book open.
@@ -91,7 +91,7 @@ class Server:
 
 
 def pages(run: Path, rounds: int, bound: bool) -> Iterator[Figure]:
-    """First and later opens beside the pass of orjson, taken in turns; then single requests."""
+    """First and later opens relative to the pass of orjson, taken in turns; then single requests."""
     scan(run)  # so that the lines are in the page cache
     passes, first, second, again = [], [], [], []
     for _ in range(rounds):
@@ -104,7 +104,9 @@ def pages(run: Path, rounds: int, bound: bool) -> Iterator[Figure]:
             second.append(server.first_page())
     ratio = statistics.median(ours / scanned for ours, scanned in zip(first, passes, strict=True))
     detail = f"{statistics.median(first):.2f} s, the pass {statistics.median(passes):.2f} s"
-    yield Figure("first page, first time, beside an orjson pass", ratio, "x", 2.0 if bound else None, detail=detail)
+    yield Figure(
+        "first page, first time, relative to an orjson pass", ratio, "x", 2.0 if bound else None, detail=detail
+    )
     yield Figure("first page, of a server just started", 1000 * statistics.median(second), "ms", 300)
     yield Figure("first page, once more", 1000 * statistics.median(again), "ms", 300)
     with Server(run) as server:
