@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from rollbook import Shortfall, plan, run, run_async
-from rollbook.book import Book, read_status, rollouts
+from rollbook.book import Book, make_presence, read_status, rollouts, write_heartbeat
 from rollbook.core import Sampling, Settings, derive_seed
 from rollbook.engine.progress import SilentDisplay
 from rollbook.engine.request import Request
@@ -155,6 +155,16 @@ def test_an_extend_that_is_refused_leaves_the_run_as_it_is(tmp_path: Path) -> No
     with pytest.raises(UsageError, match="was edited, so scores would change"):
         extend(tmp_path / "run", 4, {}, SilentDisplay())
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_resume_of_a_finished_run_removes_what_a_worker_left_that_was_killed_at_its_end(tmp_path: Path) -> None:
+    path = do(tmp_path).path
+    killed = make_presence(1, path)
+    killed.born = "1"  # its pid is another process now
+    write_heartbeat(path, killed)
+    (path / "leases" / f".{killed.id}.1a2b3c4d").write_text("{}")
+    assert resume(path, {}, None, SilentDisplay()).report.scored == 10
+    assert not list((path / "leases").glob(".*"))
 
 
 def test_resume_retries_infra_failures_and_leaves_data_failures(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         read_line_blocks,
         read_whole_lines,
     )
-    from rollbook.book.leases import Leases, PeerMonitor, WorkerMonitor
+    from rollbook.book.leases import Leases, PeerMonitor, WorkerMonitor, remove_dead_claim_files
     from rollbook.book.media import (
         MEDIA_FOLDER,
         MediaStore,
@@ -155,6 +155,7 @@ __all__ = [
     "read_whole_lines",
     "refuse_occupied",
     "refuse_url",
+    "remove_dead_claim_files",
     "remove_unused_run",
     "rollouts",
     "sidecar_path",

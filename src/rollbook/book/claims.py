@@ -22,7 +22,7 @@ from rollbook.book.heartbeats import (
     read_worker_gone,
 )
 from rollbook.book.json_lines import DamagedLine, LineReader
-from rollbook.book.leases import Leases, WorkerMonitor
+from rollbook.book.leases import Leases, WorkerMonitor, remove_dead_claim_files
 from rollbook.book.seals import Seals, find_reopened_kinds, measure_extent, write_seals
 from rollbook.core import Chunk, Extent, Round, Seal
 
@@ -345,12 +345,7 @@ class ChunkClaimer:
     def remove_claim_files(self) -> None:
         """Remove the hidden files that leases were linked from: this worker's, and those of workers that are gone."""
         self.leases.close()
-        self.leases.remove_claim_files_of(self._is_gone)
-
-    def _is_gone(self, worker: str) -> bool:
-        presence, notice = read_presence(self._book.path, worker), read_worker_gone(self._book.path, worker)
-        is_published = presence is not None and notice is not None and presence.counter == notice.counter
-        return is_published or self._monitor.is_gone(worker, presence)
+        remove_dead_claim_files(self._book.path, self._monitor)
 
     def release(self, number: int) -> None:
         """Record that another worker has taken over a chunk of ours."""

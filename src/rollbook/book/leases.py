@@ -29,6 +29,7 @@ from rollbook.book.heartbeats import (
     read_pid_namespace,
     read_presence,
     read_start_time,
+    read_worker_gone,
 )
 from rollbook.book.seals import Seals
 from rollbook.core import JSON_ERRORS, Lease, Presence, encode_line
@@ -179,6 +180,17 @@ class WorkerMonitor:
             self._last[worker] = (counter, now)
             return False
         return now - since >= self.stale_s
+
+
+def remove_dead_claim_files(run: Path, monitor: WorkerMonitor) -> None:
+    """Remove the hidden files that workers left in the folder of leases when they were killed."""
+
+    def is_gone(worker: str) -> bool:
+        presence, notice = read_presence(run, worker), read_worker_gone(run, worker)
+        is_published = presence is not None and notice is not None and presence.counter == notice.counter
+        return is_published or monitor.is_gone(worker, presence)
+
+    Leases(run).remove_claim_files_of(is_gone)
 
 
 PEERS_WATCHED = 3

@@ -18,11 +18,13 @@ import msgspec
 from rollbook.book import (
     Book,
     Seals,
+    WorkerMonitor,
     explain_disk_errors,
     is_closed,
     open_ordered_round,
     read_presences,
     refuse_occupied,
+    remove_dead_claim_files,
     remove_unused_run,
 )
 from rollbook.core import (
@@ -551,6 +553,8 @@ async def _start_round(
             book.open_round(upcoming.settings)  # the report takes the price of the last round
         display.note("nothing is left to do")
         with explain_disk_errors(book.path):
+            # The worker that sealed the last chunk may have been killed before it removed its own.
+            remove_dead_claim_files(book.path, WorkerMonitor(book.path))
             return _make_result(book, make_report(book.path), allow_shortfall=allow_shortfall)
     round_ = open_ordered_round(book, upcoming.settings)
     return await _continue_round(book, round_, display, start.probe, handle_signals, allow_shortfall)
