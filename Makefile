@@ -1,7 +1,7 @@
 # Each target installs what it needs into a virtual environment, from the package index, then does one thing.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-peers docs site test-faults chaos fuzz mutate test-benchmarks test-model test-ray test-browser test-gateway test-trackers test-vllm test-verl test-trl test-grpo test-nemo-rl test-gym test-slurm test-gpu test-containers test-release clean
+.PHONY: help demo test check bench bench-budget bench-peers profile docs site test-faults chaos fuzz mutate test-benchmarks test-model test-ray test-browser test-gateway test-trackers test-vllm test-verl test-trl test-grpo test-nemo-rl test-gym test-slurm test-gpu test-containers test-release clean
 .DELETE_ON_ERROR:
 
 SHELL := /bin/bash
@@ -47,6 +47,12 @@ bench: .venv/dev ## Run the benchmarks against bare clients and plain scans; BEN
 	.venv/bin/python benchmarks/tokens.py $(BENCH)
 	.venv/bin/python benchmarks/mistakes.py $(BENCH)
 	.venv/bin/python benchmarks/routing.py $(BENCH)
+
+bench-budget: .venv/dev ## Run the engine's benchmark in a minute; fail where a figure is worse than twice its bound.
+	.venv/bin/python benchmarks/engine.py --budget
+
+profile: .venv/dev .venv-profile/ready ## Sample what a worker's event loop spends its time on, by package.
+	PATH=.venv-profile/bin:$$PATH .venv/bin/python benchmarks/engine_profile.py
 
 bench-peers: .venv/dev build/peers/ready ## Run inspect_ai, verifiers and lm-eval next to Rollbook; writes benchmarks/RESULTS.md. BENCH=--quick for less.
 	.venv/bin/python benchmarks/peers.py --peers build/peers $(BENCH)
@@ -152,7 +158,7 @@ test-release: .venv-release/ready ## Build wheel and sdist; install them in clea
 	.venv-release/bin/python tests/release/check_release.py dist
 
 clean: ## Delete the virtual environments and caches; runs stay.
-	rm -rf .venv .venv-site .venv-ray .venv-browser .venv-gateway .venv-trackers .venv-vllm .venv-gpu .venv-verl .venv-trl .venv-grpo .venv-nemo-rl .venv-gym .venv-ifeval .venv-release build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -173,6 +179,10 @@ clean: ## Delete the virtual environments and caches; runs stay.
 	@echo "Installing build, twine, pip-audit and cyclonedx into .venv-release ..."
 	@.venv/bin/python -m venv .venv-release
 	@.venv-release/bin/python -m pip --disable-pip-version-check -qq install build twine pip-audit cyclonedx-bom && touch $@
+
+.venv-profile/ready: | .venv/bin/python
+	@.venv/bin/python -m venv .venv-profile
+	@.venv-profile/bin/python -m pip --disable-pip-version-check -qq install py-spy && touch $@
 
 .venv-site/ready: pyproject.toml | .venv/bin/python
 	@echo "Installing mkdocs into .venv-site ..."
