@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import subprocess
@@ -102,12 +103,27 @@ def test_an_error_of_ours_is_one_line_with_its_own_exit_code(monkeypatch, capsys
     assert capsys.readouterr().err == f"rollbook: {' '.join(str(error).split(chr(10)))}\n"
 
 
-def test_a_bug_is_a_traceback(monkeypatch):
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOSPC])
+def test_a_read_or_write_that_fails_is_one_line_although_it_names_no_file(monkeypatch, capsys, number):
     def raises(run, json=False):
-        raise KeyError("ours")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(import_module("rollbook.cli.job_commands"), "status_command", _typed(raises))
-    with pytest.raises(KeyError, match="ours"):
+    with pytest.raises(SystemExit) as left:
+        command_line.main(["status", "x"])
+    error = capsys.readouterr().err
+    assert left.value.code == 1
+    assert error.startswith(f"rollbook: a file cannot be read or written ({os.strerror(number)}): ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("bug", [KeyError("ours"), OSError(errno.EBADF, "ours")])
+def test_a_bug_is_a_traceback(monkeypatch, bug):
+    def raises(run, json=False):
+        raise bug
+
+    monkeypatch.setattr(import_module("rollbook.cli.job_commands"), "status_command", _typed(raises))
+    with pytest.raises(type(bug), match="ours"):
         command_line.main(["status", "x"])
 
 

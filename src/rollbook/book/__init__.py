@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         worker_of_journal,
     )
     from rollbook.book.durable_files import (
+        advise_on_disk,
         explain_disk_errors,
         lock_run,
         make_unwritable,
@@ -122,6 +123,7 @@ __all__ = [
     "TaskLengths",
     "WorkerGone",
     "WorkerMonitor",
+    "advise_on_disk",
     "count_workers",
     "explain_disk_errors",
     "find_lengths",

@@ -98,14 +98,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         sys.exit(_print_error(str(error), choose_exit_code(error)))
     except OSError as error:
-        if error.filename is None:
+        if not (message := _describe_disk_error(error)):
             raise
-        sys.exit(_print_error(f"{error.filename}: {error.strerror}", RollbookError.exit_code))
+        sys.exit(_print_error(message, RollbookError.exit_code))
     except KeyboardInterrupt:
         code = _TYPER_INTERRUPTED
     if code == _TYPER_INTERRUPTED:  # typer's own answer to Ctrl-C; ours says that the run can be resumed
         sys.exit(_print_error("interrupted", INTERRUPTED))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _describe_disk_error(error: OSError) -> str:
+    """Return one line about a file that cannot be opened, read or written; empty for any other error.
+
+    A read or write that fails names no file, unlike an open.
+    """
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    from rollbook.book import advise_on_disk
+
+    advice = advise_on_disk(error)
+    return advice and f"a file cannot be read or written ({error.strerror}): {advice}, then repeat the command"
 
 
 def _install_signal_handlers() -> None:
