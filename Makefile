@@ -54,8 +54,9 @@ bench-budget: .venv/dev ## Run the engine's benchmark in a minute; fail where a 
 profile: .venv/dev .venv-profile/ready ## Sample what a worker's event loop spends its time on, by package.
 	PATH=.venv-profile/bin:$$PATH .venv/bin/python benchmarks/engine_profile.py
 
-bench-peers: .venv/dev build/peers/ready ## Run inspect_ai, verifiers and lm-eval next to Rollbook; writes benchmarks/RESULTS.md. BENCH=--quick for less.
+bench-peers: .venv/dev build/peers/ready ## Run inspect_ai, verifiers, lm-eval and Harbor next to Rollbook; writes benchmarks/RESULTS.md. BENCH=--quick for less.
 	.venv/bin/python benchmarks/peers.py --peers build/peers $(BENCH)
+	$(if $(GYM_CHECKOUT),.venv/bin/python benchmarks/gym.py --gym $(GYM_CHECKOUT) --gym-python $(GYM_PYTHON))
 
 docs: .venv/dev ## Check every link, snippet and command in the documentation.
 	@.venv/bin/rollbook local pull
@@ -202,6 +203,10 @@ build/peers/ready: Makefile | .venv/bin/python
 	    && "build/peers/$$name/bin/python" -m pip --disable-pip-version-check -qq install "$$@" \
 	    || { rm -rf "build/peers/$$name"; echo "make: $$name COULD NOT BE INSTALLED" >&2; }; \
 	done
+	@echo "Installing harbor into build/peers/harbor ..."; \
+	python3.12 -m venv build/peers/harbor \
+	  && build/peers/harbor/bin/python -m pip --disable-pip-version-check -qq install harbor==0.24.0 podman-compose \
+	  || { rm -rf build/peers/harbor; echo "make: harbor COULD NOT BE INSTALLED; it needs python3.12" >&2; }
 	@touch $@
 
 # The package lm-eval carries the authors' rules; what it needs to run models is not installed.

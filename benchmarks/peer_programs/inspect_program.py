@@ -7,6 +7,7 @@ import sys
 
 from inspect_ai import Task, eval
 from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.log import EvalLog, list_eval_logs, read_eval_log
 from inspect_ai.model import get_model
 from inspect_ai.scorer import Score, accuracy, scorer
 from inspect_ai.solver import generate, use_tools
@@ -57,8 +58,18 @@ def make_task(kind: str, count: int) -> Task:
     return Task(dataset=MemoryDataset(samples), solver=solver, scorer=same())
 
 
+def count_right(log: EvalLog) -> int:
+    return sum(
+        sample.scores is not None and next(iter(sample.scores.values())).value == 1 for sample in log.samples or []
+    )
+
+
 def main() -> None:
     kind, url, count, concurrency, folder = sys.argv[1:]
+    if kind == "read":
+        (info,) = list_eval_logs(folder)
+        print(count_right(read_eval_log(info)))
+        return
     model = get_model("openai/mock", base_url=url, api_key="none", responses_api=False)
     limits = dict.fromkeys(("max_connections", "max_samples", "max_subprocesses"), int(concurrency))
     if kind == "code":
@@ -67,10 +78,7 @@ def main() -> None:
     (log,) = eval(
         make_task(kind, int(count)), model=model, log_dir=folder, display="none", fail_on_error=False, **limits
     )
-    scored = sum(
-        sample.scores is not None and next(iter(sample.scores.values())).value == 1 for sample in log.samples or []
-    )
-    print(scored)
+    print(count_right(log))
 
 
 if __name__ == "__main__":

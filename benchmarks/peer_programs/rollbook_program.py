@@ -13,7 +13,8 @@ KINDS = {"single": Single, "tools": Tools, "code": Code}
 
 def main() -> None:
     kind, url, count, concurrency, folder = sys.argv[1:]
-    rollbook.run(KINDS[kind](int(count)), url, out=folder, concurrency=int(concurrency), progress=False)
+    if kind != "read":
+        rollbook.run(KINDS[kind](int(count)), url, out=folder, concurrency=int(concurrency), progress=False)
     print(sum(rollout.reward == 1 for rollout in rollbook.load(folder).rollouts()))
 
 
