@@ -217,3 +217,19 @@ def test_all_damage_is_named_at_once(run: Path) -> None:
     (run / "leases" / "00002.2").write_text('{"worker":"x","round":1}')
     expected = {*map(str, paths), str(run / "leases" / "00002.1")}
     assert {each.path for each in verify_run(run).damage} == expected
+
+
+def test_damage_of_all_frozen_files_is_named_at_once_although_the_run_cannot_be_opened(run: Path) -> None:
+    broken = [run / name for name in ("plan.json", "rounds/0001.json", "tasks.jsonl")]
+    for path in broken:
+        path.write_bytes(path.read_bytes().replace(b'"', b"#", 1))
+    assert sorted(damage.path for damage in verify_run(run).damage) == sorted(map(str, broken))
+
+
+def test_edited_tasks_are_named_with_their_own_problem_although_a_round_is_damaged(run: Path) -> None:
+    (run / "rounds" / "0001.json").write_bytes(b"{")
+    tasks = run / "tasks.jsonl"
+    tasks.write_bytes(tasks.read_bytes().replace(b"What", b"That", 1))
+    problems = {Path(damage.path).name: damage.problem for damage in verify_run(run).damage}
+    assert problems["tasks.jsonl"] == "was edited since the run began"
+    assert "0001.json" in problems

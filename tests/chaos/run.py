@@ -219,14 +219,22 @@ class Chaos:
         for worker in self.workers:
             self.dead.add(worker.pid)
         self._check_processes()
-        self._check_damage_is_reported()
-        self._restore()
+        self._restore_what_is_reported()
         while not self._is_complete():
             if self.resumes == MAX_RESUMES:
                 self.violations.append(f"not complete after {MAX_RESUMES} resumes")
                 return
             self._resume()
         self._check()
+
+    def _restore_what_is_reported(self) -> None:
+        """Verify and restore until nothing new is reported: without its plan, little of a run can be checked."""
+        known = -1
+        while known != len(self.reported):
+            known = len(self.reported)
+            silent = self._verify()
+            self._restore()
+        self.violations += silent
 
     def _restore(self) -> None:
         """Restore some of the files that are reported, the last change first, as from a copy of the run.
@@ -254,23 +262,23 @@ class Chaos:
         if not wait_for(lambda: not find_left(), 30.0):
             self.violations.append(f"processes outlive their workers: {find_left()}")
 
-    def _check_damage_is_reported(self) -> None:
+    def _verify(self) -> list[str]:
+        """Add the damaged files that `verify` reports to `reported`; return about which others it is silent."""
         remaining = [damage for damage, _ in self.damages if damage.remains]
         if not remaining:
-            return
+            return []
         _, out, error = self.command("verify", self.run, "--json")
         reported = {Path(each["path"]) for each in json.loads(out)["damage"]} if out else set()
         named = " ".join(each["problem"] for each in json.loads(out)["damage"]) if out else ""
         inodes = {path.stat().st_ino for path in reported if path.exists()}  # a lease has many names
+        silent = []
         for damage in remaining:
-            is_named = damage.path.stat().st_ino in inodes or damage.path.name in named
-            if is_named:
+            if damage.path.stat().st_ino in inodes or damage.path.name in named:
                 self.reported.add(damage.path)
             elif not is_torn_end(damage) and not self._is_harmless(damage):
-                name = damage.path.relative_to(self.run)
-                self.violations.append(
-                    f"`verify` is silent about {name}, byte {damage.at}: {damage.old!r} became {damage.new!r} ({error})"
-                )
+                change = f"{damage.path.relative_to(self.run)}, byte {damage.at}: {damage.old!r} became {damage.new!r}"
+                silent.append(f"`verify` is silent about {change} ({error})")
+        return silent
 
     def _is_harmless(self, damage: Damage) -> bool:
         """Whether no result depends on it: settings of a round, a count of duplicates, a lease of who wrote nothing,

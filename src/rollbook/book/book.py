@@ -143,6 +143,12 @@ def hash_manifest(run: Path) -> str:
     return hashlib.sha256((run / "run.json").read_bytes()).hexdigest()
 
 
+def are_tasks_edited(run: Path, manifest: Manifest) -> bool:
+    """Return whether the planned rows of tasks.jsonl have another hash than run.json records."""
+    held = manifest.tasks
+    return held is not None and measure_extent(run / "tasks.jsonl", held.bytes) != held
+
+
 def refuse_url(path: str | Path, option: str = "") -> None:
     """Refuse a URL where a path is needed: as a path it would silently name a local folder called `s3:`.
 
@@ -291,9 +297,8 @@ class Book:
 
     def check_tasks(self) -> None:
         """Refuse tasks that were edited after planning: earlier scores belong to the old tasks."""
-        held, path = self.manifest.tasks, self.path / "tasks.jsonl"
-        if held and measure_extent(path, held.bytes) != held:  # or it is the hash in run.json that is damaged
-            raise edited_error(self.path / "run.json" if self.is_manifest_edited() else path)
+        if are_tasks_edited(self.path, self.manifest):  # or it is the hash in run.json that is damaged
+            raise edited_error(self.path / ("run.json" if self.is_manifest_edited() else "tasks.jsonl"))
 
     def add_parts(self, parts: list[Part]) -> None:
         """Add keys to the plan; existing parts stay unchanged."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rollbook.book.book import Book, describe_round_damage
+from rollbook.book.book import Book, are_tasks_edited, describe_round_damage
 from rollbook.book.counted_lines import KeyMap, is_still_final, list_journals, sidecar_path, worker_of_journal
 from rollbook.book.heartbeats import GONE_SUFFIX, WorkerGone, list_joined_and_gone
 from rollbook.book.json_lines import LineChecker, read_whole_lines
@@ -28,7 +29,9 @@ from rollbook.core import (
     Extent,
     FailedLine,
     Lease,
+    Manifest,
     Message,
+    Plan,
     Presence,
     Round,
     ScoredLine,
@@ -44,6 +47,7 @@ from rollbook.tokens import decode_tokens
 T = TypeVar("T")
 MEDIA_MARK = f'"{REFERENCE_PREFIX}'.encode()
 """What every line has that refers to an image or a sound."""
+EDITED = "was edited since the run began"
 PLAN_FILES = ("run.json", "plan.json", "tasks.jsonl")
 _scored_decoder = msgspec.json.Decoder(ScoredLine)
 _failed_decoder = msgspec.json.Decoder(FailedLine)
@@ -82,13 +86,63 @@ def verify_run(run: str | Path) -> RunVerification:
     found = RunVerification(str(run))
     try:
         book = Book(run)
-    except BookError as error:  # nothing else can be understood without these files
-        found.files, found.damage = 1, [_make_damage(error, *(Path(run) / name for name in PLAN_FILES))]
+    except BookError as error:
+        found.damage += _check_unopened(Path(run), error, found)
         return found
     checker = _BookChecker(book, found)
     for damage in checker.check():
         found.damage.append(damage)
     return found
+
+
+def _check_unopened(run: Path, error: BookError, found: RunVerification) -> Iterator[Damage]:
+    """Yield why a run cannot be opened, and the damage in other files that can be checked all the same.
+
+    Journals, leases and seals are not among them: nothing in them can be understood without the plan.
+    """
+    first = _make_damage(error, *(run / name for name in PLAN_FILES))
+    yield first
+    yield from (damage for damage in _check_frozen_files(run, found) if damage.path != first.path)
+
+
+def _check_frozen_files(run: Path, found: RunVerification) -> Iterator[Damage]:
+    manifest = _read_value(run / "run.json", Manifest)
+    yield from _check_values(found, [run / "run.json"], Manifest)
+    yield from _check_values(found, [run / "plan.json"], Plan, Plan.describe_damage)
+    yield from _check_rounds(run, found)
+    if manifest and (run / "tasks.jsonl").exists():
+        found.files += 1
+        if are_tasks_edited(run, manifest):
+            yield Damage(str(run / "tasks.jsonl"), EDITED)
+
+
+def _read_value(path: Path, struct_type: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=struct_type)
+    except (FileNotFoundError, *JSON_ERRORS):
+        return None
+
+
+def _check_rounds(run: Path, found: RunVerification) -> Iterator[Damage]:
+    for path in sorted((run / "rounds").glob("[0-9]*.json")):
+        yield from _check_values(found, [path], Round, partial(describe_round_damage, path))
+
+
+def _check_values(
+    found: RunVerification, paths: list[Path], struct_type: type[T], describe: Callable[[T], str] = lambda _: ""
+) -> Iterator[Damage]:
+    """Check that files of one JSON value can be read; `describe` returns what is wrong with the value of one."""
+    decoder = msgspec.json.Decoder(struct_type)
+    for path in paths:
+        found.files += 1
+        try:
+            problem = describe(decoder.decode(path.read_bytes()))
+        except FileNotFoundError:
+            problem = "is missing"
+        except JSON_ERRORS as error:
+            problem = str(error)
+        if problem:
+            yield Damage(str(path), problem)
 
 
 def _make_damage(error: BookError, *paths: Path) -> Damage:
@@ -177,13 +231,14 @@ class _BookChecker:
 
     def _check_tasks(self) -> Iterator[Damage]:
         self._found.files += 1
+        if are_tasks_edited(self._run, self._book.manifest):
+            if not self._is_manifest_edited():  # otherwise it may be the hash in run.json that is damaged
+                yield Damage(str(self._run / "tasks.jsonl"), EDITED)
+            return
         try:
-            self._book.check_tasks()
             self._keys = KeyMap(self._book)
         except BookError as error:
-            damage = _make_damage(error, self._run / "tasks.jsonl", self._run / "run.json")
-            if not damage.path.endswith("run.json"):  # that is found by its own hash
-                yield damage
+            yield _make_damage(error, self._run / "tasks.jsonl")
 
     def _check_media(self) -> Iterator[Damage]:
         """Check that every image and sound is what its name says, and that those of the tasks exist."""
@@ -208,10 +263,10 @@ class _BookChecker:
 
     def _check_records(self) -> Iterator[Damage]:
         """Check the small files, each of one JSON value."""
-        for path in sorted((self._run / "rounds").glob("[0-9]*.json")):
-            yield from self._check_values([path], Round, partial(describe_round_damage, path))
-        yield from self._check_values(sorted((self._run / "workers").glob("[!.]*.json")), Presence)
-        yield from self._check_values(sorted((self._run / "workers").glob(f"[!.]*{GONE_SUFFIX}")), WorkerGone)
+        yield from _check_rounds(self._run, self._found)
+        workers = self._run / "workers"
+        yield from _check_values(self._found, sorted(workers.glob("[!.]*.json")), Presence)
+        yield from _check_values(self._found, sorted(workers.glob(f"[!.]*{GONE_SUFFIX}")), WorkerGone)
         yield from self._check_leases()
 
     def _check_leases(self) -> Iterator[Damage]:
@@ -222,31 +277,19 @@ class _BookChecker:
 
         for chunk, last in sorted(self._leases.refresh().items()):
             paths = [lease_path(self._run, chunk, epoch) for epoch in range(1, last + 1)]
-            yield from self._check_values(paths, Lease, describe)
-
-    def _check_values(
-        self, paths: list[Path], struct_type: type[T], describe: Callable[[T], str] = lambda _: ""
-    ) -> Iterator[Damage]:
-        """Check that files can be read; `describe` returns what is wrong with the value of one."""
-        decoder = msgspec.json.Decoder(struct_type)
-        for path in paths:
-            self._found.files += 1
-            try:
-                problem = describe(decoder.decode(path.read_bytes()))
-            except FileNotFoundError:
-                problem = "is missing"
-            except JSON_ERRORS as error:
-                problem = str(error)
-            if problem:
-                yield Damage(str(path), problem)
+            yield from _check_values(self._found, paths, Lease, describe)
 
     def _check_meaning(self) -> Iterator[Damage]:
-        try:
+        with suppress(BookError):  # a damaged round is in the list already
             self._rounds = self._book.rounds()
-        except BookError:
-            return  # a damaged round is in the list already
-        if self._book.is_manifest_edited():
-            yield Damage(str(self._run / "run.json"), "was edited since the run began")
+        if self._is_manifest_edited():
+            yield Damage(str(self._run / "run.json"), EDITED)
+
+    def _is_manifest_edited(self) -> bool:
+        try:
+            return self._book.is_manifest_edited()
+        except BookError:  # a round that cannot be read, which is reported by itself
+            return False
 
     def _check_seals(self) -> Iterator[Damage]:
         """Check that every seal can be read, and that the files have the bytes that were sealed, sidecars included."""
