@@ -232,9 +232,12 @@ class Chaos:
         known = -1
         while known != len(self.reported):
             known = len(self.reported)
-            silent = self._verify()
+            unreported, error = self._verify()
             self._restore()
-        self.violations += silent
+        for damage in unreported:
+            if not is_torn_end(damage) and not self._is_harmless(damage):
+                change = f"{damage.path.relative_to(self.run)}, byte {damage.at}: {damage.old!r} became {damage.new!r}"
+                self.violations.append(f"`verify` is silent about {change} ({error})")
 
     def _restore(self) -> None:
         """Restore some of the files that are reported, the last change first, as from a copy of the run.
@@ -262,23 +265,22 @@ class Chaos:
         if not wait_for(lambda: not find_left(), 30.0):
             self.violations.append(f"processes outlive their workers: {find_left()}")
 
-    def _verify(self) -> list[str]:
-        """Add the damaged files that `verify` reports to `reported`; return about which others it is silent."""
+    def _verify(self) -> tuple[list[Damage], str]:
+        """Add the damaged files that `verify` reports to `reported`; return the other damage, and its error."""
         remaining = [damage for damage, _ in self.damages if damage.remains]
         if not remaining:
-            return []
+            return [], ""
         _, out, error = self.command("verify", self.run, "--json")
         reported = {Path(each["path"]) for each in json.loads(out)["damage"]} if out else set()
         named = " ".join(each["problem"] for each in json.loads(out)["damage"]) if out else ""
         inodes = {path.stat().st_ino for path in reported if path.exists()}  # a lease has many names
-        silent = []
+        unreported = []
         for damage in remaining:
             if damage.path.stat().st_ino in inodes or damage.path.name in named:
                 self.reported.add(damage.path)
-            elif not is_torn_end(damage) and not self._is_harmless(damage):
-                change = f"{damage.path.relative_to(self.run)}, byte {damage.at}: {damage.old!r} became {damage.new!r}"
-                silent.append(f"`verify` is silent about {change} ({error})")
-        return silent
+            else:
+                unreported.append(damage)
+        return unreported, error
 
     def _is_harmless(self, damage: Damage) -> bool:
         """Whether no result depends on it: settings of a round, a count of duplicates, a lease of who wrote nothing,
