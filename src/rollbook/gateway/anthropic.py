@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping
 from rollbook.core import JSON, JSON_ERRORS, ContentPart, Function, Message, ToolCall, Turn, decode, encode
 from rollbook.errors import UsageError
 from rollbook.gateway.protocol import (
+    FLAG_SCHEMA,
+    SAMPLING_SCHEMAS,
     ErrorReply,
     ModelRequest,
     WireProtocol,
     check_sampling,
     encode_event,
+    make_error_schema,
     make_text_only_error,
     read_media_part,
     read_objects,
@@ -236,4 +239,46 @@ def _make_usage(turn: Turn) -> Block:
 
 
 PING = _encode("ping")
-ANTHROPIC = WireProtocol(read_request, make_answer, stream_answer, make_error, PING, "error")
+TEXT_OR_BLOCKS: dict[str, JSON] = {"type": ["string", "array"], "items": {"type": "object"}}
+REQUEST_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": ["string", "null"]},
+        "messages": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "properties": {"role": {"enum": ["user", "assistant", "system"]}, "content": TEXT_OR_BLOCKS},
+                "required": ["role", "content"],
+            },
+        },
+        "system": {"type": ["string", "array", "null"], "items": {"type": "object"}},
+        "tools": {"type": ["array", "null"], "items": {"type": "object", "required": ["name"]}},
+        **SAMPLING_SCHEMAS,
+        "max_tokens": {"type": ["integer", "null"], "minimum": 1},
+        **dict.fromkeys(("stream", "return_token_ids"), FLAG_SCHEMA),
+    },
+    "required": ["messages"],
+}
+ANSWER_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "message"},
+        "content": {"type": "array", "items": {"type": "object", "required": ["type"]}},
+        "stop_reason": {"type": "string"},
+    },
+    "required": ["id", "type", "role", "model", "content", "stop_reason", "usage"],
+}
+ANTHROPIC = WireProtocol(
+    "Anthropic's messages",
+    read_request,
+    make_answer,
+    stream_answer,
+    make_error,
+    PING,
+    "error",
+    REQUEST_SCHEMA,
+    ANSWER_SCHEMA,
+    make_error_schema("message", "type", "code"),
+)

@@ -11,11 +11,14 @@ from rollbook.errors import UsageError
 from rollbook.gateway.protocol import (
     COMMENT,
     DONE,
+    FLAG_SCHEMA,
+    SAMPLING_SCHEMAS,
     ErrorReply,
     ModelRequest,
     WireProtocol,
     check_sampling,
     encode_event,
+    make_error_schema,
     make_text_only_error,
     read_media_part,
     read_objects,
@@ -54,6 +57,28 @@ REFUSED_FIELDS = {
 }
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """Templates of open models have no developer role."""
+
+
+TOOL_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    },
+    "required": ["type", "function"],
+}
+TOOL_CALL_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "function": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "arguments": {"type": ["string", "null"]}},
+            "required": ["name"],
+        },
+    },
+    "required": ["id", "function"],
+}
 
 
 def read_request(body: dict[str, JSON]) -> ModelRequest:
@@ -224,4 +249,52 @@ def _make_logprobs(turn: Turn) -> JSON:
     return {"content": rows, "refusal": None}
 
 
-CHAT = WireProtocol(read_request, make_answer, stream_answer, make_error, COMMENT, None)
+REQUEST_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": ["string", "null"]},
+        "messages": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "role": {"enum": list(ROLES)},
+                    "content": {"type": ["string", "array", "null"], "items": {"type": "object"}},
+                    "tool_calls": {"type": ["array", "null"], "items": TOOL_CALL_SCHEMA},
+                    "tool_call_id": {"type": ["string", "null"]},
+                },
+                "required": ["role"],
+            },
+        },
+        "tools": {"type": ["array", "null"], "items": TOOL_SCHEMA},
+        **SAMPLING_SCHEMAS,
+        "max_tokens": {"type": ["integer", "null"], "minimum": 1},
+        "max_completion_tokens": {"type": ["integer", "null"], "minimum": 1},
+        "n": {"enum": [1, None]},
+        **dict.fromkeys(("stream", "logprobs", "return_token_ids"), FLAG_SCHEMA),
+    },
+    "required": ["messages"],
+}
+ANSWER_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "object": {"const": "chat.completion"},
+        "choices": {"type": "array", "items": {"type": "object", "required": ["message", "finish_reason"]}},
+        "usage": {"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"]},
+    },
+    "required": ["id", "object", "created", "model", "choices", "usage"],
+}
+ERROR_SCHEMA = make_error_schema("message", "type", "code")
+CHAT = WireProtocol(
+    "OpenAI's chat completions",
+    read_request,
+    make_answer,
+    stream_answer,
+    make_error,
+    COMMENT,
+    None,
+    REQUEST_SCHEMA,
+    ANSWER_SCHEMA,
+    ERROR_SCHEMA,
+)

@@ -25,6 +25,7 @@ from rollbook.core import (
 )
 from rollbook.errors import ContextFull, LimitReached, RolloutFailed, Stopped, UsageError
 from rollbook.models import Completion
+from rollbook.processes import ONE_LINE
 
 RETRY_AFTER_S = 1
 
@@ -101,15 +102,34 @@ class ModelRequest(msgspec.Struct, frozen=True):
 class WireProtocol:
     """A protocol: how it is read (UsageError says what is wrong with a body) and answered, as a body or as events.
 
-    In a stream `keep_alive` is sent while there is nothing else to send, and an error is an event `error_event`.
+    In a stream `keep_alive` is sent while there is nothing else to send, and an error is an event `error_event`. The
+    schemas describe what is read and answered.
     """
 
+    title: str
     read: Callable[[dict[str, JSON]], ModelRequest]
     answer: Callable[[ModelRequest, Completion], JSON]
     stream: Callable[[ModelRequest, Completion], Iterator[bytes]]
     error: Callable[[ErrorReply], JSON]
     keep_alive: bytes
     error_event: str | None
+    request_schema: dict[str, JSON]
+    answer_schema: dict[str, JSON]
+    error_schema: dict[str, JSON]
+
+
+FLAG_SCHEMA: dict[str, JSON] = {"type": ["boolean", "null"]}
+SAMPLING_SCHEMAS: dict[str, JSON] = {
+    "temperature": {"type": ["number", "null"]},
+    "top_p": {"type": ["number", "null"]},
+    "seed": {"type": ["integer", "null"]},
+}
+
+
+def make_error_schema(*fields: str) -> dict[str, JSON]:
+    """The schema of an error: an object `error` with these fields, one of them a message of one line."""
+    error = {"type": "object", "properties": {"message": ONE_LINE}, "required": list(fields)}
+    return {"type": "object", "properties": {"error": error}, "required": ["error"]}
 
 
 def check_sampling(extra: dict[str, JSON]) -> dict[str, JSON]:

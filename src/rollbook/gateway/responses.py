@@ -15,9 +15,11 @@ import msgspec
 
 from rollbook.core import JSON, Message
 from rollbook.errors import UsageError
-from rollbook.gateway.chat_completions import ROLES, make_error, read_tools
+from rollbook.gateway.chat_completions import ERROR_SCHEMA, ROLES, make_error, read_tools
 from rollbook.gateway.protocol import (
     COMMENT,
+    FLAG_SCHEMA,
+    SAMPLING_SCHEMAS,
     ModelRequest,
     WireProtocol,
     check_sampling,
@@ -142,4 +144,38 @@ def _reasoning_events(item: Item) -> Iterator[tuple[str, Item]]:
         yield "response.reasoning_summary_part.done", {**position, "part": part}
 
 
-RESPONSES = WireProtocol(read_request, make_answer, stream_answer, make_error, COMMENT, "error")
+REQUEST_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": ["string", "null"]},
+        "input": {"type": ["string", "array"], "minLength": 1, "minItems": 1, "items": {"type": "object"}},
+        "instructions": {"type": ["string", "null"]},
+        "tools": {"type": ["array", "null"], "items": {"type": "object"}},
+        "metadata": {"type": ["object", "null"]},
+        **SAMPLING_SCHEMAS,
+        "max_output_tokens": {"type": ["integer", "null"], "minimum": 1},
+        **dict.fromkeys(("stream", "return_token_ids"), FLAG_SCHEMA),
+    },
+    "required": ["input"],
+}
+ANSWER_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "object": {"const": "response"},
+        "status": {"enum": ["completed", "incomplete"]},
+        "output": {"type": "array", "items": {"type": "object", "required": ["type"]}},
+    },
+    "required": ["id", "object", "status", "output", "usage", "model"],
+}
+RESPONSES = WireProtocol(
+    "OpenAI's responses",
+    read_request,
+    make_answer,
+    stream_answer,
+    make_error,
+    COMMENT,
+    "error",
+    REQUEST_SCHEMA,
+    ANSWER_SCHEMA,
+    ERROR_SCHEMA,
+)
