@@ -25,7 +25,9 @@ from rollbook.gateway.protocol import (
     check_sampling,
     encode_event,
     make_text_only_error,
+    read_flag,
     read_media_part,
+    read_model,
 )
 from rollbook.models import FOREIGN_ITEM, Completion, make_response, read_create_params
 
@@ -48,11 +50,11 @@ def read_request(body: dict[str, JSON]) -> ModelRequest:
         extra["seed"] = params.seed
     return ModelRequest(
         [_read_plain_message(message, f"input: message {number}") for number, message in enumerate(params.messages)],
-        str(body.get("model") or ""),
+        read_model(body),
         read_tools(params.tools),
         check_sampling(extra),
-        bool(body.get("stream")),
-        ids=bool(body.get("return_token_ids")),
+        read_flag(body, "stream"),
+        ids=read_flag(body, "return_token_ids"),
     )
 
 
@@ -144,11 +146,20 @@ def _reasoning_events(item: Item) -> Iterator[tuple[str, Item]]:
         yield "response.reasoning_summary_part.done", {**position, "part": part}
 
 
+ITEM_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["message", "reasoning", "function_call", "function_call_output"]},
+        "role": {"enum": list(ROLES)},
+        "content": {"type": ["string", "array", "null"], "items": {"type": "object"}},
+    },
+    "required": ["type"],
+}
 REQUEST_SCHEMA: dict[str, JSON] = {
     "type": "object",
     "properties": {
         "model": {"type": ["string", "null"]},
-        "input": {"type": ["string", "array"], "minLength": 1, "minItems": 1, "items": {"type": "object"}},
+        "input": {"type": ["string", "array"], "minLength": 1, "minItems": 1, "items": ITEM_SCHEMA},
         "instructions": {"type": ["string", "null"]},
         "tools": {"type": ["array", "null"], "items": {"type": "object"}},
         "metadata": {"type": ["object", "null"]},

@@ -39,7 +39,6 @@ from rollbook.processes import (
     JSON_TYPE,
     Operation,
     add_operations,
-    join_lines,
     json_response,
     make_refusal_middleware,
     read_json_object,
@@ -186,7 +185,7 @@ def make_refusal(request: web.Request, status: int, reason: str) -> web.Response
     _, rollout, rest = (*request.path.split("/", 3)[1:], "", "")[:3]
     known = ", ".join([*(f"POST {path}" for path in PROTOCOLS), "GET /v1/models"])
     served = f"there are {known}" if rollout else "open a rollout with POST /rollout, ask under its URL"
-    message = join_lines(f"{request.method} {f'/{rest}' if rollout else request.path} is not served here; {served}")
+    message = f"{request.method} {f'/{rest}' if rollout else request.path} is not served here; {served}"
     return json_response(protocol.error(ErrorReply(status, "not_found", message)), status)
 
 

@@ -165,7 +165,7 @@ class StandaloneGateway:
         for field, text in (("name", name), ("group", group)):
             if not isinstance(text, str) or len(text) > MAX_NAME_CHARS:
                 raise UsageError(f"{field} is not a text of at most {MAX_NAME_CHARS} characters")
-        if not (seed is None or (isinstance(seed, int) and 0 <= seed < 2**31)):
+        if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31):
             raise UsageError(f"seed is not a whole number from 0 to {2**31 - 1}")
         if self._rollouts.full:
             raise TooManyCalls(f"{self._terms.rollouts} rollouts are open: end one with DELETE /rollout/NAME")

@@ -39,10 +39,12 @@ if TYPE_CHECKING:
         serve_runner,
     )
     from rollbook.processes.openapi import (
+        DESCRIPTION_PATH,
         EVENTS_TYPE,
         JSON_TYPE,
         OBJECT,
         ONE_LINE,
+        TEXT,
         Operation,
         RequestHandler,
         Schema,
@@ -65,6 +67,7 @@ else:
 
 __all__ = [
     "CANCEL_GRACE_S",
+    "DESCRIPTION_PATH",
     "ENVIRONMENT_CODE_TASK",
     "EVENTS_TYPE",
     "IDLE_TIMEOUT_S",
@@ -73,6 +76,7 @@ __all__ = [
     "OBJECT",
     "ONE_LINE",
     "PARENT_PID",
+    "TEXT",
     "Child",
     "ExpiringSessions",
     "NoSession",

@@ -91,4 +91,4 @@ def join_lines(text: str) -> str:
     >>> join_lines("no task is called a\\nb")
     'no task is called a b'
     """
-    return " ".join(text.split("\n")) if "\n" in text else text
+    return " ".join(text.splitlines())

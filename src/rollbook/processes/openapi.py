@@ -26,6 +26,8 @@ ONE_LINE: dict[str, JSON] = {"type": "string", "pattern": r"^[^\r\n]*$"}
 """The schema of an error message."""
 
 OBJECT: dict[str, JSON] = {"type": "object"}
+TEXT: dict[str, JSON] = {"type": "string", "contentMediaType": "text/plain"}
+"""The schema of an error that is plain text, not JSON."""
 
 Schema: TypeAlias = type[msgspec.Struct] | dict[str, JSON]
 RequestHandler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -150,7 +152,8 @@ def _describe_replies(operation: Operation, schemas: _SchemaTable) -> dict[str, 
     }
     replies: dict[str, JSON] = {"200": {"description": "OK", "content": content, **({"links": links} if links else {})}}
     for status, schema in sorted(operation.errors.items()):
-        content = {JSON_TYPE: {"schema": schemas.get(schema)}}
+        described = schemas.get(schema)
+        content = {described.get("contentMediaType", JSON_TYPE): {"schema": described}}
         replies[str(status)] = {"description": "an error, in one line", "content": content}
     return replies
 
@@ -173,8 +176,8 @@ def _describe_query(kind: type[msgspec.Struct] | None) -> list[JSON]:
 
 def read_query(request: web.Request, kind: type[Q]) -> Q:
     """Return the parameters of a request as a struct; UsageError says what is missing or wrong. Others are ignored."""
-    given = {name: request.query[name] for name in kind.__struct_fields__ if request.query.get(name)}
-    missing = [each.name for each in msgspec.structs.fields(kind) if each.required and each.name not in given]
+    given = {name: request.query[name] for name in kind.__struct_fields__ if name in request.query}
+    missing = [each.name for each in msgspec.structs.fields(kind) if each.required and not given.get(each.name)]
     if missing:
         raise UsageError(f"the request names no {missing[0]}")
     try:

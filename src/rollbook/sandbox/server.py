@@ -22,7 +22,6 @@ import hmac
 import secrets
 import sys
 from base64 import b64decode
-from binascii import Error as NotBase64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -130,7 +129,7 @@ def decode_file(name: str, text: str) -> bytes:
     """A file as it came over the wire."""
     try:
         return b64decode(text, validate=True)
-    except NotBase64:
+    except ValueError:  # not base64, or not even ASCII
         raise UsageError(f"file {name!r} is not base64") from None
 
 

@@ -177,6 +177,7 @@ MAX_STREAMS = 32
 
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
 PageSize = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
 
 
@@ -187,7 +188,7 @@ class NoQuery(msgspec.Struct, frozen=True):
 class RunQuery(msgspec.Struct, frozen=True):
     """A run of the folder."""
 
-    run: str
+    run: Name
 
 
 class TasksQuery(RunQuery, frozen=True):
@@ -203,14 +204,14 @@ class TasksQuery(RunQuery, frozen=True):
 class TaskQuery(RunQuery, frozen=True):
     """The samples of a task."""
 
-    task: str
+    task: Name
     offset: Index = 0
 
 
 class RolloutQuery(RunQuery, frozen=True):
     """One rollout, or a failed attempt at it."""
 
-    task: str
+    task: Name
     sample: Index
     attempt: Index | None = None
 
@@ -225,8 +226,8 @@ class TokensQuery(RolloutQuery, frozen=True):
 class CompareQuery(msgspec.Struct, frozen=True):
     """Two runs."""
 
-    a: str
-    b: str
+    a: Name
+    b: Name
     common: bool = False
     offset: Index = 0
     limit: PageSize = PAGE_ROWS
@@ -235,13 +236,13 @@ class CompareQuery(msgspec.Struct, frozen=True):
 class MediaQuery(RunQuery, frozen=True):
     """An image or a sound of a run."""
 
-    name: str
+    name: Name
 
 
 class SearchQuery(RunQuery, frozen=True):
     """A text to find in a run."""
 
-    text: str
+    text: Name
 
 
 class LiveQuery(msgspec.Struct, frozen=True):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Unpack
 
 import msgspec
@@ -132,7 +131,7 @@ class GymnasiumRoutes:
         return [
             make_post(reset, "begin an episode", self._reset, ROW, RESET_REPLY),
             make_post(step, "submit the model's answer", self._step, ANSWERED_ROW, STEP_REPLY),
-            replace(make_post(close, "end an episode", self._close, OBJECT), body_required=False),
+            Operation("POST", close, "end an episode", self._close, OBJECT, name=close[1:]),
         ]
 
     async def _reset(self, request: web.Request) -> web.Response:

@@ -14,7 +14,8 @@ remembered when it is closed, so that a repeated request to verify gets the same
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -39,9 +40,11 @@ from rollbook.gym.server.http_app import (
     make_session_id,
 )
 from rollbook.processes import (
+    DESCRIPTION_PATH,
     IDLE_TIMEOUT_S,
     MAX_SESSIONS,
     OBJECT,
+    TEXT,
     ExpiringSessions,
     NoSession,
     Operation,
@@ -146,7 +149,7 @@ class GymSessions:
             del self._outcomes[next(iter(self._outcomes))]
 
 
-TOOL_ERRORS: dict[int, Schema] = {**ERRORS, 404: {}}
+TOOL_ERRORS: dict[int, Schema] = {**ERRORS, 404: TEXT}
 
 
 MODE: dict[str, JSON] = {"enum": ["stateless", "unsupported"]}
@@ -187,8 +190,9 @@ class ResourcesServer:
 
     def make_app(self, extra: Sequence[Operation] = ()) -> web.Application:
         """Return the aiohttp application, with `extra` routes."""
-        tools = self._list_tools() if self._stateful else []
-        app = make_gym_app(self._name, self._say, [*self._list_operations(), *extra, *tools])
+        operations = [*self._list_operations(), *extra]
+        tools = self._list_tools((*COMMON_OPERATIONS, *operations)) if self._stateful else []
+        app = make_gym_app(self._name, self._say, [*operations, *tools])
         app.cleanup_ctx.append(self.sessions.cleanup_context)
         if self.gymnasium:
             app.cleanup_ctx.append(self.gymnasium.episodes.cleanup_context)
@@ -202,12 +206,15 @@ class ResourcesServer:
             *(self.gymnasium.list_operations() if self.gymnasium else ()),
         ]
 
-    def _list_tools(self) -> list[Operation]:
-        """Return a route for each tool of the environment, and one for those that only some rollouts have."""
+    def _list_tools(self, others: Iterable[Operation]) -> list[Operation]:
+        """Return a route for each tool of the environment, and one for those that only some rollouts have.
+
+        The latter is no route at the paths of others: a POST to one of those is a wrong method, not a tool.
+        """
         functions = [tool["function"] for tool in self._runtime.spec.tools]
-        tools = [(f["name"], f.get("description", ""), f.get("parameters") or OBJECT) for f in functions]
-        every = [(f"/{name}", summary, body) for name, summary, body in tools]
-        every.append(("/{tool}", "call a tool of this rollout", OBJECT))
+        every = [(f"/{f['name']}", f.get("description", ""), f.get("parameters") or OBJECT) for f in functions]
+        taken = "|".join(re.escape(path[1:]) for path in (*(each.path for each in others), DESCRIPTION_PATH))
+        every.append((f"/{{tool:(?!(?:{taken})$)[^/]+}}", "call a tool of this rollout", OBJECT))
         return [
             replace(make_post(path, summary, self._call_tool, body), errors=TOOL_ERRORS, media=("text/plain",))
             for path, summary, body in every
