@@ -56,3 +56,19 @@ def test_a_file_that_is_not_base64_is_a_mistake_of_the_request(path: str, text: 
 def test_what_is_not_served_is_refused_in_the_form_of_every_error() -> None:
     assert ask("/nowhere", {}) == (404, {"error": "Not Found"})
     assert ask("/health", {}) == (405, {"error": "Method Not Allowed"})
+
+
+@pytest.mark.parametrize("entry", ["", "f g", "\x00", "f.x", "f()"])
+def test_a_name_that_no_program_can_define_is_not_the_fault_of_the_code(entry: str) -> None:
+    given = {"code": "def f(x): return x", "entry": entry}
+    status, said = ask("/grade/function", {**given, "tests": "assert f(1) == 1"})
+    assert (status, said["error"]) == (400, f"entry {entry!r}: give the name of a function or class")
+    status, said = ask("/grade/calls", {**given, "cases": ["l", [["t", [["l", [1]], 1]]]]})
+    assert (status, said["error"]) == (400, f"entry {entry!r}: give the name of a function or class")
+
+
+def test_a_negative_tolerance_is_refused() -> None:
+    asked = {"code": "print(0.5)", "cases": [["", "0.50"]]}
+    assert ask("/grade/inputs", asked)[1]["passed"] is True
+    status, said = ask("/grade/inputs", {**asked, "rule": {"tolerance": -1}})
+    assert (status, "tolerance" in said["error"]) == (400, True)

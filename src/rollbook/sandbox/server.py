@@ -48,7 +48,7 @@ from rollbook.processes import (
 from rollbook.sandbox.grading import Grader
 from rollbook.sandbox.inner.plain_data import NotPlain, unpack
 from rollbook.sandbox.limits import Limits
-from rollbook.sandbox.outputs import Rule
+from rollbook.sandbox.outputs import Rule, Tolerance
 from rollbook.sandbox.results import Result, RunStatus, Verdict
 from rollbook.sandbox.sandbox import Sandbox
 from rollbook.sandbox.session import Session
@@ -96,10 +96,15 @@ _ENDINGS: dict[RunStatus, tuple[str, int | None]] = {
 """How a run ended and its return code; never 0 for what did not end well by itself."""
 
 
+Code = Annotated[str, msgspec.Meta(examples=["print(6 * 7)"])]
+Files = dict[str, Annotated[str, msgspec.Meta(extra_json_schema={"contentEncoding": "base64"})]]
+PackedCases = Annotated[JSON, msgspec.Meta(examples=[["l", [["t", [["l", [6, 7]], 42]]]]])]
+
+
 class RunCodeRequest(msgspec.Struct, frozen=True):
     """What a client of SandboxFusion sends."""
 
-    code: str
+    code: Code
     language: str = "python"
     stdin: str | None = None
     run_timeout: float = 10.0
@@ -179,7 +184,7 @@ RequestLimits = Annotated[
 class GradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What can be asked to be graded."""
 
-    code: str
+    code: Code
     limits: RequestLimits = {}
 
     async def grade(self, grader: Grader, limits: Limits) -> Verdict:
@@ -229,8 +234,8 @@ class CallsGradeRequest(GradeRequest):
     """Functions that are called; the cases are packed, as values are that cross between sandboxes."""
 
     entry: str
-    cases: JSON
-    tolerance: float = 1e-9
+    cases: PackedCases
+    tolerance: Tolerance = 1e-9
     all_of_them: bool = False
 
     async def grade(self, grader: Grader, limits: Limits) -> Verdict:
@@ -293,9 +298,9 @@ LINKS = {name: {"session": "session"} for name in ("post_sessions_session_run", 
 class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request of our own."""
 
-    code: str
+    code: Code
     stdin: str = ""
-    files: dict[str, str] = {}
+    files: Files = {}
     limits: RequestLimits = {}
 
 
@@ -303,14 +308,14 @@ class BeginSessionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """A request for a session."""
 
     snapshot: bool = False
-    files: dict[str, str] = {}
+    files: Files = {}
     limits: RequestLimits = {}
 
 
 class TurnRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request for a turn of one."""
 
-    code: str
+    code: Code
     limits: RequestLimits = {}
 
 
