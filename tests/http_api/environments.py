@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from rollbook import Environment, Rollout, Task, tool
 
@@ -40,7 +39,7 @@ class Desk(Environment):
 
 
 class Guess(Environment):
-    """Replies three times at most."""
+    """Replies until the number is guessed."""
 
     def tasks(self) -> Iterator[Task]:
         """Yield one task."""
@@ -53,8 +52,8 @@ class Guess(Environment):
     def reply(self, task: Task, rollout: Rollout, state: dict[str, int]) -> str | None:
         """Ask again after a wrong guess."""
         state["guesses"] += 1
-        return None if rollout.text == "7" or state["guesses"] > 2 else "again"
+        return None if rollout.text == "7" else f"again ({state['guesses']})"
 
-    def verify(self, task: Task, rollout: Rollout) -> Any:
+    def verify(self, task: Task, rollout: Rollout) -> bool:
         """Reward the right number."""
         return rollout.text == "7"

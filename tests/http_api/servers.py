@@ -17,6 +17,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 HERE = Path(__file__).parent
 START_S = 60.0
 TOKEN = "the-token-of-this-test"
+ROW = {"responses_create_params": {"input": "What is 1 + 1?"}}
 _open = build_opener(ProxyHandler({})).open
 
 
@@ -102,10 +103,9 @@ def start_gateway(folder: Path) -> Iterator[RunningServer]:
 def start_resources(folder: Path) -> Iterator[RunningServer]:
     """A resources server with tools and a state, which is also the head server."""
     with start_process(folder, "-m", "rollbook", "serve", f"{HERE / 'environments.py'}:Desk", "--head") as url:
-        row = {"responses_create_params": {"input": "What is 1 + 1?"}}
 
         def seed() -> dict[str, str]:
-            return {"Cookie": send("POST", f"{url}/seed_session", row)[0]["Set-Cookie"].partition(";")[0]}
+            return {"Cookie": send("POST", f"{url}/seed_session", ROW)[0]["Set-Cookie"].partition(";")[0]}
 
         tools = r"^/(add|echo|{tool})$"
         rest = r"^/((?!add$|echo$|{tool}$).*)$"
@@ -117,8 +117,11 @@ def start_resources(folder: Path) -> Iterator[RunningServer]:
 @contextmanager
 def start_gymnasium(folder: Path) -> Iterator[RunningServer]:
     """A resources server whose environment replies."""
-    with start_process(folder, "-m", "rollbook", "serve", f"{HERE / 'environments.py'}:Guess") as url:
-        yield RunningServer(url, "", [Target("episodes", r"^/(reset|step|close)$")])
+    words = ("-m", "rollbook", "serve", f"{HERE / 'environments.py'}:Guess", "--max-turns", "1000000")
+    with start_process(folder, *words) as url:
+        cookie = send("POST", f"{url}/reset", ROW)[0]["Set-Cookie"].partition(";")[0]
+        steps = Target("steps", r"^/step$", {"Cookie": cookie})
+        yield RunningServer(url, "", [steps, Target("episodes", r"^/(reset|step|close)$")])
 
 
 @contextmanager
