@@ -25,8 +25,8 @@ from rollbook.errors import RolloutFailed
 from rollbook.gym.responses import read_response
 from rollbook.gym.rows import make_scored_row, read_sample_index, read_task
 from rollbook.gym.server.http_app import (
-    ANSWERED_ROW,
     CURRENT_SESSION,
+    RESPONSE,
     ROW,
     describe_no_session,
     make_post,
@@ -103,6 +103,7 @@ def process_lost() -> RolloutFailed:
 
 
 PATHS = ("/reset", "/step", "/close")
+STEP_REQUEST: dict[str, JSON] = {"type": "object", "properties": {"response": RESPONSE}, "required": ["response"]}
 RESET_REPLY: dict[str, JSON] = {"type": "object", "required": ["observation", "info"]}
 STEP_REPLY: dict[str, JSON] = {
     "type": "object",
@@ -130,7 +131,7 @@ class GymnasiumRoutes:
         reset, step, close = PATHS
         return [
             make_post(reset, "begin an episode", self._reset, ROW, RESET_REPLY),
-            make_post(step, "submit the model's answer", self._step, ANSWERED_ROW, STEP_REPLY),
+            make_post(step, "submit the model's answer", self._step, STEP_REQUEST, STEP_REPLY),
             Operation("POST", close, "end an episode", self._close, OBJECT, name=close[1:]),
         ]
 
