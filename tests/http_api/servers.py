@@ -160,6 +160,7 @@ def start_viewer(folder: Path) -> Iterator[RunningServer]:
         bearer = {"Authorization": f"Bearer {token}"}
         known = list_known_values(runs)
         chosen = {name: values[0] for name, values in known.items() if name in ("query.run", "query.a", "query.task")}
+        # Not `live`: its stream does not end, and schemathesis reads replies to their end.
         targets = [
             Target("api", r"^/(api/(?!live)|openapi)", bearer, likely=known),
             Target("one run", r"^/api/(?!live)", bearer, chosen, {n: v for n, v in known.items() if n not in chosen}),
