@@ -41,6 +41,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--examples", type=int, default=30, help="for each operation")
     options = parser.parse_args()
+    if unknown := set(options.servers) - set(SERVERS):
+        parser.error(f"no server is called {min(unknown)}; there are {', '.join(SERVERS)}")
     print(f"seed {options.seed}, at most {options.examples} random examples for each operation", flush=True)
     failed = [name for name in options.servers or SERVERS if not check_server(name, options.seed, options.examples)]
     print(f"failed: {', '.join(failed)}" if failed else "every reply was as described")
@@ -58,21 +60,9 @@ def check_server(name: str, seed: int, examples: int) -> bool:
 
 def check_target(name: str, server: RunningServer, target: Target, seed: int, examples: int, folder: Path) -> bool:
     """Run schemathesis over a part of a server's operations. Replies that are all of one kind would prove little."""
-    config, report = folder / f"{target.name}.toml", folder / f"{target.name}.ndjson"
-    config.write_text(make_config(target))
-    command = [
-        *(str(Path(sys.executable).with_name("st")), "--config-file", str(config), "--no-color", "run"),
-        *(f"{server.url}/openapi.json", *make_headers(server, target)),
-        *(
-            "--include-path-regex",
-            target.paths,
-            "--checks",
-            ",".join(check for check in CHECKS if check not in target.unchecked),
-            "--continue-on-failure",
-        ),
-        *("--seed", str(seed), "--max-examples", str(examples), "--max-response-time", str(REQUEST_TIMEOUT_S)),
-        *("--request-timeout", str(REQUEST_TIMEOUT_S), "--report-ndjson-path", str(report), "--workers", "1"),
-    ]
+    report = folder / f"{target.name}.ndjson"
+    command = make_command(server, target, folder, report)
+    command += ["--seed", str(seed), "--max-examples", str(examples)]
     began = time.monotonic()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TARGET_TIMEOUT_S, check=False)
     replies = count_replies(report)
@@ -84,6 +74,19 @@ def check_target(name: str, server: RunningServer, target: Target, seed: int, ex
     if not passed:
         print(done.stdout[-20_000:], done.stderr[-4000:])
     return passed
+
+
+def make_command(server: RunningServer, target: Target, folder: Path, report: Path) -> list[str]:
+    """Return the command of schemathesis, without seed and number of examples."""
+    config = folder / f"{target.name}.toml"
+    config.write_text(make_config(target))
+    checks = ",".join(check for check in CHECKS if check not in target.unchecked)
+    return [
+        *(str(Path(sys.executable).with_name("st")), "--config-file", str(config), "--no-color", "run"),
+        *(f"{server.url}/openapi.json", *make_headers(server, target), "--include-path-regex", target.paths),
+        *("--checks", checks, "--continue-on-failure", "--workers", "1", "--report-ndjson-path", str(report)),
+        *("--request-timeout", str(REQUEST_TIMEOUT_S), "--max-response-time", str(REQUEST_TIMEOUT_S)),
+    ]
 
 
 def make_headers(server: RunningServer, target: Target) -> list[str]:
