@@ -1,7 +1,7 @@
 # Each target installs what it needs into a virtual environment, from the package index, then does one thing.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-budget bench-peers profile docs site test-faults chaos fuzz mutate test-benchmarks test-model test-ray test-browser test-gateway test-trackers test-vllm test-verl test-trl test-grpo test-nemo-rl test-gym test-slurm test-gpu test-containers test-release clean
+.PHONY: help demo test check bench bench-budget bench-peers profile docs site test-faults chaos fuzz mutate test-benchmarks test-model test-ray test-browser test-gateway test-http test-trackers test-vllm test-verl test-trl test-grpo test-nemo-rl test-gym test-slurm test-gpu test-containers test-release clean
 .DELETE_ON_ERROR:
 
 SHELL := /bin/bash
@@ -96,6 +96,10 @@ test-browser: .venv-browser/ready ## Test the viewer in a real Chromium (install
 
 test-gateway: .venv-gateway/ready ## Run real agents from the package index through the gateway.
 	.venv-gateway/bin/pytest -rs tests/gateway/test_gateway_outside.py
+
+test-http: .venv/dev ## Send requests made from the OpenAPI description of every server, valid and invalid, from SEED; SERVERS names some.
+	@$(MAKE) --no-print-directory .venv-http/ready || true
+	@if [ -e .venv-http/ready ]; then PYTHONPATH=tests .venv-http/bin/python -m http_api.run $(if $(SEED),--seed $(SEED)) $(if $(EXAMPLES),--examples $(EXAMPLES)) $(SERVERS); fi
 
 test-trackers: .venv-trackers/ready ## Log runs to the real W&B (offline), MLflow and TensorBoard, and read them back.
 	.venv-trackers/bin/pytest -rs tests/trackers/test_real_trackers.py
@@ -235,6 +239,13 @@ build/peers/ready: Makefile | .venv/bin/python
 	@.venv/bin/python -m venv .venv-gateway
 	@.venv-gateway/bin/python -m pip --disable-pip-version-check -qq install --editable . \
 	  'smolagents[openai]>=1.20' 'openai-agents>=0.3' pytest && touch $@
+
+.venv-http/ready: pyproject.toml | .venv/bin/python
+	@echo "Installing schemathesis into .venv-http ..."
+	@.venv/bin/python -m venv .venv-http
+	@.venv-http/bin/python -m pip --disable-pip-version-check -qq install --editable . 'schemathesis>=4.32,<5' \
+	  || { echo "make: NO SCHEMATHESIS: it could not be installed; the servers' descriptions are not tested by it" >&2; exit 1; }
+	@touch $@
 
 .venv-trackers/ready: pyproject.toml | .venv/bin/python
 	@echo "Installing W&B, MLflow and TensorBoard into .venv-trackers: 1 GB ..."

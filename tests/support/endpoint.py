@@ -295,7 +295,7 @@ class Endpoint:
 def answer_to(messages: list[dict[str, Any]], seed: int, right: float = 0.6) -> str:
     """What the mock says: the same for the same conversation and seed."""
     if messages[-1].get("role") == "tool":
-        return f"The answer is {messages[-1]['content']}."
+        return f"The answer is {messages[-1].get('content')}."
     found = _SUM.search(str(messages[-1].get("content")))
     if not found:
         return "ok"

@@ -12,14 +12,20 @@ from collections.abc import Iterator, Mapping
 from rollbook.core import JSON, JSON_ERRORS, ContentPart, Function, Message, ToolCall, Turn, decode, encode
 from rollbook.errors import UsageError
 from rollbook.gateway.protocol import (
+    FLAG_SCHEMA,
+    SAMPLING_SCHEMAS,
     ErrorReply,
     ModelRequest,
     WireProtocol,
     check_sampling,
     encode_event,
+    make_error_schema,
     make_text_only_error,
+    read_flag,
     read_media_part,
+    read_model,
     read_objects,
+    read_optional_objects,
     read_text,
 )
 from rollbook.models import Completion
@@ -46,20 +52,22 @@ def read_request(body: dict[str, JSON]) -> ModelRequest:
     messages = _read_system(body.get("system"))
     for number, item in enumerate(read_objects(body["messages"], "messages")):
         messages += _read_messages(item, f"messages[{number}]")
-    tools = [_read_tool(tool, f"tools[{i}]") for i, tool in enumerate(read_objects(body.get("tools") or [], "tools"))]
+    tools = [
+        _read_tool(tool, f"tools[{i}]") for i, tool in enumerate(read_optional_objects(body.get("tools"), "tools"))
+    ]
     extra = {chat_name: body.get(name) for name, chat_name in SAMPLING_FIELDS.items()}
     return ModelRequest(
         messages,
-        str(body.get("model") or ""),
+        read_model(body),
         tools,
         check_sampling(extra | _read_tool_choice(body.get("tool_choice"))),
-        bool(body.get("stream")),
-        ids=bool(body.get("return_token_ids")),
+        read_flag(body, "stream"),
+        ids=read_flag(body, "return_token_ids"),
     )
 
 
 def _read_system(value: JSON) -> list[Message]:
-    text = value if isinstance(value, str) else _read_block_text(value, "system") if value else ""
+    text = value if isinstance(value, str) else "" if value is None else _read_block_text(value, "system")
     return [Message("system", text)] if text else []
 
 
@@ -102,7 +110,8 @@ def _read_block(block: Block, where: str) -> ContentPart:
 
 def _read_result(block: Block, where: str) -> Message:
     content = block.get("content")
-    text = content if isinstance(content, str) else _read_block_text(content or [], f"{where}.tool_result")
+    blocks = [] if content is None else content
+    text = blocks if isinstance(blocks, str) else _read_block_text(blocks, f"{where}.tool_result")
     return Message("tool", text, tool_call_id=read_text(block, "tool_use_id", f"{where}.tool_result"))
 
 
@@ -115,8 +124,11 @@ def _read_assistant(blocks: list[Block], where: str) -> Message:
 
 
 def _read_call(block: Block, where: str) -> ToolCall:
-    name, arguments = read_text(block, "name", f"{where}.tool_use"), encode(block.get("input") or {}).decode()
-    return ToolCall(read_text(block, "id", f"{where}.tool_use"), Function(name, arguments))
+    arguments = {} if block.get("input") is None else block["input"]
+    if not isinstance(arguments, dict):
+        raise UsageError(f"{where}.tool_use.input is not an object but {arguments!r:.80}")
+    function = Function(read_text(block, "name", f"{where}.tool_use"), encode(arguments).decode())
+    return ToolCall(read_text(block, "id", f"{where}.tool_use"), function)
 
 
 def _read_block_text(value: JSON, where: str) -> str:
@@ -124,22 +136,27 @@ def _read_block_text(value: JSON, where: str) -> str:
     for number, block in enumerate(read_objects(value, where)):
         if block.get("type") != "text":
             raise make_text_only_error(block.get("type"), f"{where}[{number}]")
-        texts.append(str(block.get("text") or ""))
+        texts.append(read_text(block, "text", f"{where}[{number}]"))
     return "\n".join(texts)
 
 
 def _read_tool(tool: Block, where: str) -> JSON:
     if tool.get("type") not in (None, "custom"):
         raise UsageError(f"{where} is {tool['type']!r:.40}: only tools with an input_schema are supported here")
-    function = {"name": read_text(tool, "name", where), "parameters": tool.get("input_schema") or {"type": "object"}}
+    parameters = {"type": "object"} if tool.get("input_schema") is None else tool["input_schema"]
+    if not isinstance(parameters, dict):
+        raise UsageError(f"{where}.input_schema is not an object but {parameters!r:.80}")
+    function = {"name": read_text(tool, "name", where), "parameters": parameters or {"type": "object"}}
     if tool.get("description"):
         function["description"] = tool["description"]
     return {"type": "function", "function": function}
 
 
 def _read_tool_choice(value: JSON) -> dict[str, JSON]:
-    if not isinstance(value, dict):
+    if value is None:
         return {}
+    if not isinstance(value, dict):
+        raise UsageError(f"tool_choice is not an object but {value!r:.80}")
     options: dict[str, JSON] = {"parallel_tool_calls": False} if value.get("disable_parallel_tool_use") else {}
     if value.get("type") == "tool":
         function = {"type": "function", "function": {"name": read_text(value, "name", "tool_choice")}}
@@ -216,7 +233,7 @@ def _split_block(block: Block) -> tuple[Block, list[Block]]:
 def make_error(reply: ErrorReply) -> JSON:
     """Return the body of an error."""
     kind = _ERROR_TYPES.get(reply.status, "api_error")
-    message = f"prompt is too long: {reply.message}" if reply.kind == "context_length_exceeded" else reply.message
+    message = f"prompt is too long: {reply.line}" if reply.kind == "context_length_exceeded" else reply.line
     return {"type": "error", "error": {"type": kind, "message": message, "code": reply.kind}, "request_id": None}
 
 
@@ -236,4 +253,61 @@ def _make_usage(turn: Turn) -> Block:
 
 
 PING = _encode("ping")
-ANTHROPIC = WireProtocol(read_request, make_answer, stream_answer, make_error, PING, "error")
+BLOCK_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["text", "image", "tool_use", "tool_result", "thinking", "redacted_thinking"]},
+        "text": {"type": "string"},
+        "input": {"type": ["object", "null"]},
+    },
+    "required": ["type"],
+}
+TOOL_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "input_schema": {"type": ["object", "null"]}},
+    "required": ["name"],
+}
+TEXT_OR_BLOCKS: dict[str, JSON] = {"type": ["string", "array"], "items": BLOCK_SCHEMA}
+REQUEST_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": ["string", "null"]},
+        "messages": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "properties": {"role": {"enum": ["user", "assistant", "system"]}, "content": TEXT_OR_BLOCKS},
+                "required": ["role", "content"],
+            },
+        },
+        "system": {"type": ["string", "array", "null"], "items": BLOCK_SCHEMA},
+        "tools": {"type": ["array", "null"], "items": TOOL_SCHEMA},
+        "tool_choice": {"type": ["object", "null"]},
+        **SAMPLING_SCHEMAS,
+        "max_tokens": {"type": ["integer", "null"], "minimum": 1},
+        **dict.fromkeys(("stream", "return_token_ids"), FLAG_SCHEMA),
+    },
+    "required": ["messages"],
+}
+ANSWER_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "message"},
+        "content": {"type": "array", "items": {"type": "object", "required": ["type"]}},
+        "stop_reason": {"type": "string"},
+    },
+    "required": ["id", "type", "role", "model", "content", "stop_reason", "usage"],
+}
+ANTHROPIC = WireProtocol(
+    "Anthropic's messages",
+    read_request,
+    make_answer,
+    stream_answer,
+    make_error,
+    PING,
+    "error",
+    REQUEST_SCHEMA,
+    ANSWER_SCHEMA,
+    make_error_schema("message", "type", "code"),
+)

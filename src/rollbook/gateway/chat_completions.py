@@ -11,14 +11,20 @@ from rollbook.errors import UsageError
 from rollbook.gateway.protocol import (
     COMMENT,
     DONE,
+    FLAG_SCHEMA,
+    SAMPLING_SCHEMAS,
     ErrorReply,
     ModelRequest,
     WireProtocol,
     check_sampling,
     encode_event,
+    make_error_schema,
     make_text_only_error,
+    read_flag,
     read_media_part,
+    read_model,
     read_objects,
+    read_optional_objects,
     read_text,
 )
 from rollbook.models import Completion
@@ -56,37 +62,67 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 """Templates of open models have no developer role."""
 
 
+PART_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {"type": {"enum": ["text", "refusal", "image_url", "input_audio"]}, "text": {"type": "string"}},
+    "required": ["type"],
+}
+TOOL_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    },
+    "required": ["type", "function"],
+}
+TOOL_CALL_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "function": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "arguments": {"type": ["string", "null"]}},
+            "required": ["name"],
+        },
+    },
+    "required": ["id", "function"],
+}
+
+
 def read_request(body: dict[str, JSON]) -> ModelRequest:
     """Read a request."""
     for name, instead in REFUSED_FIELDS.items():
         if body.get(name):
             raise UsageError(f"{name} is not supported here: {instead}")
-    if body.get("n") not in (None, 1):
+    if body.get("n") is not None and (body["n"] != 1 or isinstance(body["n"], bool)):
         raise UsageError(f"n is {body['n']!r:.40}: every call has one answer here; ask again for another")
     if body.get("top_logprobs"):
         raise UsageError("top_logprobs is not supported here: only the logprob of what was sampled is known")
     extra = {name: value for name, value in body.items() if name not in (*OWN_FIELDS, *IGNORED_FIELDS)}
-    extra["max_tokens"] = extra.pop("max_completion_tokens", None) or extra.get("max_tokens")
+    extra = check_sampling(extra)  # before one limit replaces the other: both must be numbers
+    most = extra.pop("max_completion_tokens", None)
+    if most is not None:
+        extra["max_tokens"] = most
     options = body.get("stream_options")
     return ModelRequest(
         read_messages(body.get("messages")),
-        str(body.get("model") or ""),
-        read_tools(body.get("tools") or []),
+        read_model(body),
+        read_tools(body.get("tools")),
         check_sampling(extra),
-        bool(body.get("stream")),
-        isinstance(options, dict) and bool(options.get("include_usage")),
-        bool(body.get("return_token_ids")),
-        bool(body.get("logprobs")),
+        read_flag(body, "stream"),
+        isinstance(options, dict) and read_flag(options, "include_usage"),
+        read_flag(body, "return_token_ids"),
+        read_flag(body, "logprobs"),
     )
 
 
 def read_tools(value: JSON) -> list[JSON]:
     """Return the tools; only functions are supported."""
-    for number, tool in enumerate(read_objects(value, "tools")):
+    tools: list[JSON] = read_optional_objects(value, "tools")
+    for number, tool in enumerate(tools):
         if tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
             raise UsageError(f"tools[{number}] is {tool.get('type')!r:.40}: only functions are supported here")
         read_text(tool["function"], "name", f"tools[{number}].function")
-    tools: list[JSON] = value
     return tools
 
 
@@ -103,10 +139,14 @@ def _read_message(value: Mapping[str, JSON], where: str) -> Message:
         raise UsageError(f"{where}.role is {value.get('role')!r:.40}; there are {', '.join(ROLES)}")
     if value.get("function_call"):
         raise UsageError(f"{where}.function_call is not supported here: give tool_calls")
-    calls = [_read_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(value.get("tool_calls") or ())]
+    listed = read_optional_objects(value.get("tool_calls"), f"{where}.tool_calls")
+    calls = [_read_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(listed)]
+    content = value.get("content")
+    if value.get("tool_call_id") is not None:
+        read_text(value, "tool_call_id", where)
     return Message(
         role,
-        _read_content(value.get("content") or value.get("refusal"), f"{where}.content"),
+        _read_content(value.get("refusal") if content in (None, "") else content, f"{where}.content"),
         _get_text(value, "reasoning") or _get_text(value, "reasoning_content"),
         calls or None,
         _get_text(value, "tool_call_id"),
@@ -126,16 +166,15 @@ def _read_part(part: dict[str, JSON], where: str) -> dict[str, JSON]:
         return media
     if part.get("type") not in ("text", "refusal"):
         raise make_text_only_error(part.get("type"), where)
-    return {"type": "text", "text": str(part.get("text") or part.get("refusal") or "")}
+    return {"type": "text", "text": read_text(part, part["type"], where)}
 
 
-def _read_call(value: JSON, where: str) -> ToolCall:
-    function = value.get("function") if isinstance(value, dict) else None
+def _read_call(value: Mapping[str, JSON], where: str) -> ToolCall:
+    function = value.get("function")
     if not isinstance(function, dict):
         raise UsageError(f"{where} calls no function")
-    return ToolCall(
-        read_text(value, "id", where), Function(read_text(function, "name", where), str(function.get("arguments")))
-    )
+    arguments = "" if function.get("arguments") is None else read_text(function, "arguments", where)
+    return ToolCall(read_text(value, "id", where), Function(read_text(function, "name", where), arguments))
 
 
 def _get_text(value: Mapping[str, JSON], name: str) -> str | None:
@@ -185,7 +224,7 @@ def stream_answer(request: ModelRequest, completion: Completion) -> Iterator[byt
 def make_error(reply: ErrorReply) -> JSON:
     """Return the body of an error."""
     kind = "invalid_request_error" if reply.status < 500 else "server_error"
-    return {"error": {"message": reply.message, "type": kind, "param": None, "code": reply.kind}}
+    return {"error": {"message": reply.line, "type": kind, "param": None, "code": reply.kind}}
 
 
 def _make_head(request: ModelRequest, kind: str) -> dict[str, JSON]:
@@ -224,4 +263,52 @@ def _make_logprobs(turn: Turn) -> JSON:
     return {"content": rows, "refusal": None}
 
 
-CHAT = WireProtocol(read_request, make_answer, stream_answer, make_error, COMMENT, None)
+REQUEST_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": ["string", "null"]},
+        "messages": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "role": {"enum": list(ROLES)},
+                    "content": {"type": ["string", "array", "null"], "items": PART_SCHEMA},
+                    "tool_calls": {"type": ["array", "null"], "items": TOOL_CALL_SCHEMA},
+                    "tool_call_id": {"type": ["string", "null"]},
+                },
+                "required": ["role"],
+            },
+        },
+        "tools": {"type": ["array", "null"], "items": TOOL_SCHEMA},
+        **SAMPLING_SCHEMAS,
+        "max_tokens": {"type": ["integer", "null"], "minimum": 1},
+        "max_completion_tokens": {"type": ["integer", "null"], "minimum": 1},
+        "n": {"enum": [1, None]},
+        **dict.fromkeys(("stream", "logprobs", "return_token_ids"), FLAG_SCHEMA),
+    },
+    "required": ["messages"],
+}
+ANSWER_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "object": {"const": "chat.completion"},
+        "choices": {"type": "array", "items": {"type": "object", "required": ["message", "finish_reason"]}},
+        "usage": {"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"]},
+    },
+    "required": ["id", "object", "created", "model", "choices", "usage"],
+}
+ERROR_SCHEMA = make_error_schema("message", "type", "code")
+CHAT = WireProtocol(
+    "OpenAI's chat completions",
+    read_request,
+    make_answer,
+    stream_answer,
+    make_error,
+    COMMENT,
+    None,
+    REQUEST_SCHEMA,
+    ANSWER_SCHEMA,
+    ERROR_SCHEMA,
+)

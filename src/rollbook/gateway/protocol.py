@@ -25,6 +25,7 @@ from rollbook.core import (
 )
 from rollbook.errors import ContextFull, LimitReached, RolloutFailed, Stopped, UsageError
 from rollbook.models import Completion
+from rollbook.processes import ONE_LINE, join_lines
 
 RETRY_AFTER_S = 1
 
@@ -36,6 +37,11 @@ class ErrorReply(msgspec.Struct, frozen=True):
     kind: str
     message: str
     retry_after_s: int | None = None
+
+    @property
+    def line(self) -> str:
+        """The message as one line: it may quote a request, or the answer of a model's server."""
+        return join_lines(self.message)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -101,15 +107,34 @@ class ModelRequest(msgspec.Struct, frozen=True):
 class WireProtocol:
     """A protocol: how it is read (UsageError says what is wrong with a body) and answered, as a body or as events.
 
-    In a stream `keep_alive` is sent while there is nothing else to send, and an error is an event `error_event`.
+    In a stream `keep_alive` is sent while there is nothing else to send, and an error is an event `error_event`. The
+    schemas describe what is read and answered.
     """
 
+    title: str
     read: Callable[[dict[str, JSON]], ModelRequest]
     answer: Callable[[ModelRequest, Completion], JSON]
     stream: Callable[[ModelRequest, Completion], Iterator[bytes]]
     error: Callable[[ErrorReply], JSON]
     keep_alive: bytes
     error_event: str | None
+    request_schema: dict[str, JSON]
+    answer_schema: dict[str, JSON]
+    error_schema: dict[str, JSON]
+
+
+FLAG_SCHEMA: dict[str, JSON] = {"type": ["boolean", "null"]}
+SAMPLING_SCHEMAS: dict[str, JSON] = {
+    "temperature": {"type": ["number", "null"]},
+    "top_p": {"type": ["number", "null"]},
+    "seed": {"type": ["integer", "null"]},
+}
+
+
+def make_error_schema(*fields: str) -> dict[str, JSON]:
+    """The schema of an error: an object `error` with these fields, one of them a message of one line."""
+    error = {"type": "object", "properties": {"message": ONE_LINE}, "required": list(fields)}
+    return {"type": "object", "properties": {"error": error}, "required": ["error"]}
 
 
 def check_sampling(extra: dict[str, JSON]) -> dict[str, JSON]:
@@ -138,6 +163,24 @@ def read_objects(value: JSON, where: str) -> list[dict[str, JSON]]:
         if not isinstance(item, dict):
             raise UsageError(f"{where}[{number}] is not an object but {item!r:.80}")
     return value
+
+
+def read_optional_objects(value: JSON, where: str) -> list[dict[str, JSON]]:
+    """A list of objects that may be missing or null."""
+    return [] if value is None else read_objects(value, where)
+
+
+def read_flag(body: Mapping[str, JSON], name: str) -> bool:
+    """A flag that may be missing or null; a text such as "false" would count as true, so that it is refused."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise UsageError(f"{name} is neither true nor false but {value!r:.80}")
+    return bool(value)
+
+
+def read_model(body: Mapping[str, JSON]) -> str:
+    """The name of the model, which may be missing: any name is answered."""
+    return "" if body.get("model") is None else read_text(body, "model", "request")
 
 
 def read_text(value: Mapping[str, JSON], name: str, where: str) -> str:

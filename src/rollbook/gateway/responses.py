@@ -15,15 +15,19 @@ import msgspec
 
 from rollbook.core import JSON, Message
 from rollbook.errors import UsageError
-from rollbook.gateway.chat_completions import ROLES, make_error, read_tools
+from rollbook.gateway.chat_completions import ERROR_SCHEMA, ROLES, make_error, read_tools
 from rollbook.gateway.protocol import (
     COMMENT,
+    FLAG_SCHEMA,
+    SAMPLING_SCHEMAS,
     ModelRequest,
     WireProtocol,
     check_sampling,
     encode_event,
     make_text_only_error,
+    read_flag,
     read_media_part,
+    read_model,
 )
 from rollbook.models import FOREIGN_ITEM, Completion, make_response, read_create_params
 
@@ -46,11 +50,11 @@ def read_request(body: dict[str, JSON]) -> ModelRequest:
         extra["seed"] = params.seed
     return ModelRequest(
         [_read_plain_message(message, f"input: message {number}") for number, message in enumerate(params.messages)],
-        str(body.get("model") or ""),
+        read_model(body),
         read_tools(params.tools),
         check_sampling(extra),
-        bool(body.get("stream")),
-        ids=bool(body.get("return_token_ids")),
+        read_flag(body, "stream"),
+        ids=read_flag(body, "return_token_ids"),
     )
 
 
@@ -142,4 +146,47 @@ def _reasoning_events(item: Item) -> Iterator[tuple[str, Item]]:
         yield "response.reasoning_summary_part.done", {**position, "part": part}
 
 
-RESPONSES = WireProtocol(read_request, make_answer, stream_answer, make_error, COMMENT, "error")
+ITEM_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["message", "reasoning", "function_call", "function_call_output"]},
+        "role": {"enum": list(ROLES)},
+        "content": {"type": ["string", "array", "null"], "items": {"type": "object"}},
+    },
+    "required": ["type"],
+}
+REQUEST_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": ["string", "null"]},
+        "input": {"type": ["string", "array"], "minLength": 1, "minItems": 1, "items": ITEM_SCHEMA},
+        "instructions": {"type": ["string", "null"]},
+        "tools": {"type": ["array", "null"], "items": {"type": "object"}},
+        "metadata": {"type": ["object", "null"]},
+        **SAMPLING_SCHEMAS,
+        "max_output_tokens": {"type": ["integer", "null"], "minimum": 1},
+        **dict.fromkeys(("stream", "return_token_ids"), FLAG_SCHEMA),
+    },
+    "required": ["input"],
+}
+ANSWER_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "object": {"const": "response"},
+        "status": {"enum": ["completed", "incomplete"]},
+        "output": {"type": "array", "items": {"type": "object", "required": ["type"]}},
+    },
+    "required": ["id", "object", "status", "output", "usage", "model"],
+}
+RESPONSES = WireProtocol(
+    "OpenAI's responses",
+    read_request,
+    make_answer,
+    stream_answer,
+    make_error,
+    COMMENT,
+    "error",
+    REQUEST_SCHEMA,
+    ANSWER_SCHEMA,
+    ERROR_SCHEMA,
+)

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from rollbook.core import Rollout
+from rollbook.core import FAILURE_KINDS, JSON, Rollout
 from rollbook.gateway.anthropic import ANTHROPIC
 from rollbook.gateway.chat_completions import CHAT
 from rollbook.gateway.protocol import (
@@ -34,13 +34,29 @@ from rollbook.gateway.protocol import (
 from rollbook.gateway.recorder import Recorder
 from rollbook.gateway.responses import RESPONSES
 from rollbook.models import AskModel
-from rollbook.processes import json_response, read_json_object
+from rollbook.processes import (
+    EVENTS_TYPE,
+    JSON_TYPE,
+    Operation,
+    add_operations,
+    json_response,
+    make_refusal_middleware,
+    read_json_object,
+)
 
 BODY_LIMIT = 32 << 20
 BODY_TIMEOUT_S = 60.0
 KEEP_ALIVE_S = 10.0
 ROLLOUT_PATH = "/rollout/{rollout}"
 PROTOCOLS = {"/v1/chat/completions": CHAT, "/v1/responses": RESPONSES, "/v1/messages": ANTHROPIC}
+
+CALL_ERRORS = sorted({kind.http_status for kind in FAILURE_KINDS.values()} | {400, 404, 408, 413, 429, 500, 503})
+MODEL: dict[str, JSON] = {"type": "object", "required": ["id", "object", "created", "owned_by", "type", "display_name"]}
+MODEL_LIST: dict[str, JSON] = {
+    "type": "object",
+    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": MODEL}},
+    "required": ["object", "data", "has_more"],
+}
 
 FindRecorder = Callable[[str], Recorder]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -57,19 +73,38 @@ class GatewayServer:
     def __init__(self, find: FindRecorder, model: str, say: Callable[[str], None] = lambda _: None) -> None:
         self._find, self._model, self._say = find, model, say
 
-    def make_app(self) -> web.Application:
-        """Return the application for aiohttp, which should cancel handlers when a client disconnects."""
-        app = web.Application(client_max_size=BODY_LIMIT)
-        self.add_routes(app)
+    def make_app(self, operations: Sequence[Operation] = ()) -> web.Application:
+        """Return the application for aiohttp, which should cancel handlers when a client disconnects.
+
+        It has the routes of agents, or other `operations`.
+        """
+        app = web.Application(client_max_size=BODY_LIMIT, middlewares=[make_refusal_middleware(make_refusal)])
+        add_operations(app, operations or self.list_operations())
         return app
 
-    def add_routes(self, app: web.Application) -> None:
-        """Add the routes to an application."""
-        for path, protocol in PROTOCOLS.items():
-            app.router.add_post(ROLLOUT_PATH + path, self._make_handler(protocol))
-        app.router.add_get(ROLLOUT_PATH + "/v1/models", self._list_models)
-        app.router.add_get(ROLLOUT_PATH + "/v1/models/{name:.+}", self._list_models)
-        app.router.add_route("*", ROLLOUT_PATH + "/{rest:.*}", self._not_found)
+    def list_operations(self) -> list[Operation]:
+        """Return the routes of agents. The name in the path is all that they need."""
+        calls = [
+            Operation(
+                "POST",
+                ROLLOUT_PATH + path,
+                protocol.title,
+                self._make_handler(protocol),
+                protocol.answer_schema,
+                dict.fromkeys(CALL_ERRORS, protocol.error_schema),
+                protocol.request_schema,
+                media=(JSON_TYPE, EVENTS_TYPE),
+                open=True,
+            )
+            for path, protocol in PROTOCOLS.items()
+        ]
+        errors = {404: CHAT.error_schema}
+        models = ROLLOUT_PATH + "/v1/models"
+        return [
+            *calls,
+            Operation("GET", models, "the model", self._list_models, MODEL_LIST, errors, open=True),
+            Operation("GET", models + "/{name:.+}", "the model by name", self._list_models, MODEL, errors, open=True),
+        ]
 
     def _find_recorder(self, request: web.Request) -> Recorder:
         try:
@@ -141,11 +176,17 @@ class GatewayServer:
             return json_response(CHAT.error(reply), 404)
         return json_response({**row, **anthropic_fields})
 
-    async def _not_found(self, request: web.Request) -> web.Response:
-        protocol = ANTHROPIC if request.match_info["rest"].startswith("v1/messages") else CHAT
-        known = ", ".join([*(f"POST {path}" for path in PROTOCOLS), "GET /v1/models"])
-        message = f"{request.method} /{request.match_info['rest']} is not served here; there are {known}"
-        return json_response(protocol.error(ErrorReply(404, "not_found", message)), 404)
+
+def make_refusal(request: web.Request, status: int, reason: str) -> web.Response:
+    """Return the error for a request that has no route, in the form that its client can read."""
+    protocol = ANTHROPIC if "/v1/messages" in request.path else CHAT
+    if status not in (404, 405):
+        return json_response(protocol.error(ErrorReply(status, "invalid_request", reason)), status)
+    _, rollout, rest = (*request.path.split("/", 3)[1:], "", "")[:3]
+    known = ", ".join([*(f"POST {path}" for path in PROTOCOLS), "GET /v1/models"])
+    served = f"there are {known}" if rollout else "open a rollout with POST /rollout, ask under its URL"
+    message = f"{request.method} {f'/{rest}' if rollout else request.path} is not served here; {served}"
+    return json_response(protocol.error(ErrorReply(status, "not_found", message)), status)
 
 
 HOST = "127.0.0.1"

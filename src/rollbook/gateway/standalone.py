@@ -3,6 +3,7 @@
     POST   /rollout         {"name", "seed"}  ->  its name, and the base URLs to give to an agent
     GET    /rollout/NAME    the record so far
     DELETE /rollout/NAME    the record; the name is no longer served
+    GET    /openapi.json    the description of these and of the agents' routes
 
 These need the gateway's key, which agents do not get; agents' calls need only the name of their rollout.
 """
@@ -31,6 +32,10 @@ from rollbook.models import ChatModel, Model, open_model, require_continuing, re
 from rollbook.processes import (
     ExpiringSessions,
     NoSession,
+    Operation,
+    RequestHandler,
+    Schema,
+    describe_operations,
     json_response,
     read_json_object,
     run_to_completion,
@@ -39,6 +44,19 @@ from rollbook.processes import (
 
 MAX_ROLLOUTS = 4096
 MAX_NAME_CHARS = 200
+
+MANAGEMENT_ERRORS: dict[int, Schema] = dict.fromkeys((400, 401, 404, 408, 413, 429), CHAT.error_schema)
+SECURITY: dict[str, JSON] = {"key": {"type": "http", "scheme": "bearer"}}
+OPEN_REQUEST: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": MAX_NAME_CHARS},
+        "group": {"type": "string", "maxLength": MAX_NAME_CHARS},
+        "seed": {"type": ["integer", "null"], "minimum": 0, "exclusiveMaximum": 2**31},
+    },
+}
+ROLLOUT_URLS: dict[str, JSON] = {"type": "object", "required": ["rollout", "openai_base_url", "anthropic_base_url"]}
+LINKS = {f"{method}_rollout_rollout": {"rollout": "rollout"} for method in ("get", "delete")}
 
 ManagementHandler = Callable[[web.Request], Awaitable[JSON]]
 
@@ -92,27 +110,54 @@ class StandaloneGateway:
 
     def make_app(self) -> web.Application:
         """Return the aiohttp application."""
-        app = web.Application(client_max_size=BODY_LIMIT)
-        app.router.add_post("/rollout", self._require_key(self._open_rollout))
-        app.router.add_get(ROLLOUT_PATH, self._require_key(self._get_record))
-        app.router.add_delete(ROLLOUT_PATH, self._require_key(self._end_rollout))
-        self._gateway.add_routes(app)
-        app.router.add_route("*", "/{rest:.*}", _not_found)
+        operations = [*self._list_management(), *self._gateway.list_operations()]
+        app = self._gateway.make_app(
+            describe_operations(
+                "Rollbook gateway", operations, security=SECURITY, guard=self._check_key, errors=MANAGEMENT_ERRORS
+            )
+        )
         app.cleanup_ctx.append(self._close_all)
         return app
 
-    def _require_key(self, handler: ManagementHandler) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def answer(request: web.Request) -> web.Response:
+    def _list_management(self) -> list[Operation]:
+        open_rollout = self._make_handler(self._open_rollout)
+        read, end = self._make_handler(self._get_record), self._make_handler(self._end_rollout)
+        errors = MANAGEMENT_ERRORS
+        return [
+            Operation(
+                "POST",
+                "/rollout",
+                "open a rollout",
+                open_rollout,
+                ROLLOUT_URLS,
+                errors,
+                OPEN_REQUEST,
+                False,
+                links=LINKS,
+            ),
+            Operation("GET", ROLLOUT_PATH, "the record so far", read, Record, errors),
+            Operation("DELETE", ROLLOUT_PATH, "end a rollout and return its record", end, Record, errors),
+        ]
+
+    def _check_key(self, handler: RequestHandler) -> RequestHandler:
+        async def answer(request: web.Request) -> web.StreamResponse:
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(errors="replace"), self._key.encode()):
-                return json_response({"error": {"message": "no key of this gateway, or a wrong one"}}, 401)
+                reply = ErrorReply(401, "unauthorized", "no key of this gateway, or a wrong one")
+                return json_response(CHAT.error(reply), reply.status)
+            return await handler(request)
+
+        return answer
+
+    def _make_handler(self, handler: ManagementHandler) -> RequestHandler:
+        async def answer(request: web.Request) -> web.StreamResponse:
             try:
                 return json_response(await handler(request))
             except (UsageError, RolloutEnded, TooManyCalls, TimeoutError, web.HTTPRequestEntityTooLarge) as error:
                 trouble = make_error_reply(error, BODY_LIMIT)
                 return json_response(CHAT.error(trouble), trouble.status, trouble.headers)
 
-        return answer
+        return self._check_key(answer)
 
     async def _open_rollout(self, request: web.Request) -> JSON:
         asked = await read_json_object(request, BODY_TIMEOUT_S) if request.can_read_body else {}
@@ -120,7 +165,7 @@ class StandaloneGateway:
         for field, text in (("name", name), ("group", group)):
             if not isinstance(text, str) or len(text) > MAX_NAME_CHARS:
                 raise UsageError(f"{field} is not a text of at most {MAX_NAME_CHARS} characters")
-        if not (seed is None or (isinstance(seed, int) and 0 <= seed < 2**31)):
+        if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31):
             raise UsageError(f"seed is not a whole number from 0 to {2**31 - 1}")
         if self._rollouts.full:
             raise TooManyCalls(f"{self._terms.rollouts} rollouts are open: end one with DELETE /rollout/NAME")
@@ -199,13 +244,6 @@ class StandaloneGateway:
             why = "the gateway was stopped while it was open"
             opened.late = opened.late or RolloutFailed("worker_lost", "rollout", why)
         await anext(expiring, None)
-
-
-async def _not_found(request: web.Request) -> web.Response:
-    message = (
-        f"{request.method} {request.path} is not served here: open a rollout with POST /rollout, ask under its URL"
-    )
-    return json_response(CHAT.error(ErrorReply(404, "not_found", message)), 404)
 
 
 Say = Callable[[str], None]

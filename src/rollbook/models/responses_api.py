@@ -517,11 +517,13 @@ def read_create_params(value: JSON, where: str = CREATE_PARAMS) -> CreateParams:
             raise UsageError(f"{where}.{name} is not supported here")
     if not value.get("input"):
         raise UsageError(f"{where}.input is missing or empty")
-    tools = value.get("tools") or []
+    tools = [] if value.get("tools") is None else value["tools"]
     if not isinstance(tools, list):
         raise UsageError(f"{where}.tools is not a list")
     if not isinstance(value.get("metadata"), dict | None):
         raise UsageError(f"{where}.metadata is not an object")
+    if not isinstance(value.get("instructions"), str | None):
+        raise UsageError(f"{where}.instructions is not text")
     extra = _read_extra_options(value, bool(tools), where)
     return CreateParams(
         _prepend_instructions(read_items(value["input"], f"{where}.input"), value.get("instructions")),
@@ -534,14 +536,14 @@ def read_create_params(value: JSON, where: str = CREATE_PARAMS) -> CreateParams:
     )
 
 
-def _prepend_instructions(messages: list[Message], instructions: JSON) -> list[Message]:
+def _prepend_instructions(messages: list[Message], instructions: str | None) -> list[Message]:
     """Put the instructions first, in one message with the system messages that follow: many servers take only one."""
     if not instructions:
         return messages
     leading = 0
     while leading < len(messages) and messages[leading].role in ("system", "developer"):
         leading += 1
-    texts = [str(instructions), *(message.text for message in messages[:leading])]
+    texts = [instructions, *(message.text for message in messages[:leading])]
     return [Message("system", "\n\n".join(texts)), *messages[leading:]]
 
 

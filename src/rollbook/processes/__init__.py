@@ -1,4 +1,4 @@
-"""Child processes, the event loop, HTTP serving and expiring sessions.
+"""Child processes, the event loop, HTTP serving with its OpenAPI descriptions, and expiring sessions.
 
 A `Child` has its own session, is ready by a deadline, does not outlive its parent and is killed with its whole process
 tree. `die_with_parent`, `become_subreaper` and `publish_ready` are called by our own entry points on the child's side;
@@ -29,7 +29,29 @@ if TYPE_CHECKING:
         SessionEntry,
         SessionTable,
     )
-    from rollbook.processes.http_server import json_response, read_json_object, serve_app, serve_runner
+    from rollbook.processes.http_server import (
+        copy_allow,
+        join_lines,
+        json_response,
+        make_refusal_middleware,
+        read_json_object,
+        serve_app,
+        serve_runner,
+    )
+    from rollbook.processes.openapi import (
+        DESCRIPTION_PATH,
+        EVENTS_TYPE,
+        JSON_TYPE,
+        OBJECT,
+        ONE_LINE,
+        TEXT,
+        Operation,
+        RequestHandler,
+        Schema,
+        add_operations,
+        describe_operations,
+        read_query,
+    )
     from rollbook.processes.process_tree import (
         PARENT_PID,
         become_subreaper,
@@ -45,27 +67,42 @@ else:
 
 __all__ = [
     "CANCEL_GRACE_S",
+    "DESCRIPTION_PATH",
     "ENVIRONMENT_CODE_TASK",
+    "EVENTS_TYPE",
     "IDLE_TIMEOUT_S",
+    "JSON_TYPE",
     "MAX_SESSIONS",
+    "OBJECT",
+    "ONE_LINE",
     "PARENT_PID",
+    "TEXT",
     "Child",
     "ExpiringSessions",
     "NoSession",
+    "Operation",
+    "RequestHandler",
+    "Schema",
     "SessionEntry",
     "SessionTable",
     "Work",
+    "add_operations",
     "become_subreaper",
+    "copy_allow",
+    "describe_operations",
     "die_with_parent",
     "end_with_parent",
     "find_members",
+    "join_lines",
     "json_response",
     "kill_descendants",
     "make_awaitable",
     "make_blocking",
+    "make_refusal_middleware",
     "module_argv",
     "publish_ready",
     "read_json_object",
+    "read_query",
     "run_blocking",
     "run_event_loop",
     "run_to_completion",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from rollbook.core import JSON, JSON_ERRORS, decode, encode
 from rollbook.errors import UsageError
@@ -60,3 +61,34 @@ async def read_json_object(request: web.Request, timeout_s: float | None = None)
 def json_response(value: JSON, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     """Return a reply in JSON."""
     return web.Response(status=status, body=encode(value), content_type="application/json", headers=headers)
+
+
+def make_refusal_middleware(make_refusal: Callable[[web.Request, int, str], web.Response]) -> Middleware:
+    """Return middleware that answers what aiohttp itself refuses (404, 405, 413) in the form of a server's errors."""
+
+    @web.middleware
+    async def refuse(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return copy_allow(error, make_refusal(request, error.status, error.reason))
+
+    return refuse
+
+
+def copy_allow(error: web.HTTPException, response: web.Response) -> web.Response:
+    """Return a response with the methods that a 405 must list."""
+    if "Allow" in error.headers:
+        response.headers["Allow"] = error.headers["Allow"]
+    return response
+
+
+def join_lines(text: str) -> str:
+    """Return a message as one line: an error may quote text of a request.
+
+    >>> join_lines("no task is called a\\nb")
+    'no task is called a b'
+    """
+    return " ".join(text.splitlines())

@@ -307,7 +307,8 @@ class Grader:
         themselves; None: its name and how the tests use it decide.
         """
         exam: dict[str, JSON] = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
-        for what in ("tests", "entry", "check", "setup"):
+        check_entry(entry)
+        for what in ("tests", "check", "setup"):
             check_text(what, exam[what])
         exam |= {"in_place": True} if in_place else {}  # a server may be older
         exam |= {} if is_class is None else {"is_class": is_class}
@@ -361,7 +362,7 @@ class Grader:
     ) -> Verdict:
         """Call the code's function `entry` with every (arguments, expected value), each from JSON."""
         run_limits = self._check_code(code, limits)
-        check_text("entry", entry)
+        check_entry(entry)
         for case in cases:
             check_case(case, "(arguments, expected value), the arguments as a list", list | tuple, object)
         if self._sandbox.remote:
@@ -416,6 +417,13 @@ def _format_expected(expected: JSON) -> str:
         return json.dumps(expected, default=str, skipkeys=True)
     except ValueError:  # a number of thousands of digits
         return json.dumps(pack(expected, repr))
+
+
+def check_entry(entry: str) -> None:
+    """Raise UsageError unless a program can define this name: else the code would fail for the tests' mistake."""
+    check_text("entry", entry)
+    if not entry.isidentifier():
+        raise UsageError(f"entry {entry[:80]!r}: give the name of a function or class")
 
 
 def names_a_class(entry: str) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from decimal import Decimal, InvalidOperation
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from rollbook.core import JSON
 
+Tolerance: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 Spaces: TypeAlias = Literal["exact", "lines", "words"]
 _NUMBER = re.compile(r"[+-]?([0-9]++(\.[0-9]*+)?|\.[0-9]++)([eE][+-]?[0-9]++)?").fullmatch
 """Numbers as programs print them. Other forms that Python accepts (1_000, digits of other scripts, inf) are plain
@@ -34,7 +35,7 @@ class Rule(msgspec.Struct, frozen=True):
     """
 
     spaces: Spaces = "lines"
-    tolerance: float = 0.0
+    tolerance: Tolerance = 0.0
     case: bool = True
 
     def same(self, expected: str, printed: str) -> bool:

@@ -7,6 +7,7 @@
     POST /sessions/NAME/run   {"code", "limits"}  ->  the turn's result
     DELETE /sessions/NAME     (a session that is not used for a quarter of an hour ends by itself)
     GET  /health     which layers of isolation are in force, how many requests are under way
+    GET  /openapi.json   the description of all of these
 
 Every request needs the token, as `Authorization: Bearer TOKEN` or as the first part of the path: clients made for
 SandboxFusion send no header. What does not fit the queue, or the room for sessions, is answered with 429 at once.
@@ -21,21 +22,33 @@ import hmac
 import secrets
 import sys
 from base64 import b64decode
-from binascii import Error as NotBase64
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from rollbook.core import JSON, JSON_ERRORS
 from rollbook.errors import SandboxError, SandboxFull, TestsBroken, UsageError
-from rollbook.processes import ExpiringSessions, json_response
+from rollbook.processes import (
+    OBJECT,
+    ONE_LINE,
+    ExpiringSessions,
+    Operation,
+    RequestHandler,
+    Schema,
+    add_operations,
+    describe_operations,
+    join_lines,
+    json_response,
+    make_refusal_middleware,
+)
 from rollbook.sandbox.grading import Grader
 from rollbook.sandbox.inner.plain_data import NotPlain, unpack
 from rollbook.sandbox.limits import Limits
-from rollbook.sandbox.outputs import Rule
+from rollbook.sandbox.outputs import Rule, Tolerance
 from rollbook.sandbox.results import Result, RunStatus, Verdict
 from rollbook.sandbox.sandbox import Sandbox
 from rollbook.sandbox.session import Session
@@ -83,10 +96,15 @@ _ENDINGS: dict[RunStatus, tuple[str, int | None]] = {
 """How a run ended and its return code; never 0 for what did not end well by itself."""
 
 
+Code = Annotated[str, msgspec.Meta(examples=["print(6 * 7)"])]
+Files = dict[str, Annotated[str, msgspec.Meta(extra_json_schema={"contentEncoding": "base64"})]]
+PackedCases = Annotated[JSON, msgspec.Meta(examples=[["l", [["t", [["l", [6, 7]], 42]]]]])]
+
+
 class RunCodeRequest(msgspec.Struct, frozen=True):
     """What a client of SandboxFusion sends."""
 
-    code: str
+    code: Code
     language: str = "python"
     stdin: str | None = None
     run_timeout: float = 10.0
@@ -116,8 +134,19 @@ def decode_file(name: str, text: str) -> bytes:
     """A file as it came over the wire."""
     try:
         return b64decode(text, validate=True)
-    except NotBase64:
+    except ValueError:  # not base64, or not even ASCII
         raise UsageError(f"file {name!r} is not base64") from None
+
+
+RUN_CODE_REPLY: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "status": {"enum": ["Success", "Failed", "SandboxError"]},
+        "message": {"type": "string"},
+        "run_result": {"type": ["object", "null"]},
+    },
+    "required": ["status", "message", "run_result"],
+}
 
 
 def make_run_code_answer(result: Result) -> dict[str, JSON]:
@@ -146,19 +175,26 @@ def make_sandbox_error(message: str) -> dict[str, JSON]:
     return {"status": "SandboxError", "message": message, "compile_result": None, "run_result": None, "files": {}}
 
 
-class GradeRequest(Protocol):
+RequestLimits = Annotated[
+    dict[str, int | float | None],
+    msgspec.Meta(extra_json_schema={"propertyNames": {"enum": [*Limits.__struct_fields__]}}),
+]
+
+
+class GradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What can be asked to be graded."""
 
-    limits: dict[str, int | float | None]
+    code: Code
+    limits: RequestLimits = {}
 
     async def grade(self, grader: Grader, limits: Limits) -> Verdict:
         """Have it graded."""
+        raise NotImplementedError
 
 
-class FunctionGradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class FunctionGradeRequest(GradeRequest):
     """Tests in Python."""
 
-    code: str
     tests: str
     entry: str
     check: str = ""
@@ -166,7 +202,6 @@ class FunctionGradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
     weak: bool = False
     in_place: bool = False
     is_class: bool | None = None
-    limits: dict[str, int | float | None] = {}
 
     async def grade(self, grader: Grader, limits: Limits) -> Verdict:
         """Run the tests."""
@@ -183,29 +218,25 @@ class FunctionGradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
         )
 
 
-class InputsGradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class InputsGradeRequest(GradeRequest):
     """Programs that read and print."""
 
-    code: str
     cases: list[tuple[str, str]]
     rule: Rule = Rule()
     all_of_them: bool = False
-    limits: dict[str, int | float | None] = {}
 
     async def grade(self, grader: Grader, limits: Limits) -> Verdict:
         """Run the program on every input."""
         return await grader.inputs(self.code, self.cases, rule=self.rule, limits=limits, all_of_them=self.all_of_them)
 
 
-class CallsGradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class CallsGradeRequest(GradeRequest):
     """Functions that are called; the cases are packed, as values are that cross between sandboxes."""
 
-    code: str
     entry: str
-    cases: JSON
-    tolerance: float = 1e-9
+    cases: PackedCases
+    tolerance: Tolerance = 1e-9
     all_of_them: bool = False
-    limits: dict[str, int | float | None] = {}
 
     async def grade(self, grader: Grader, limits: Limits) -> Verdict:
         """Call the function with the arguments of every case."""
@@ -238,28 +269,54 @@ T = TypeVar("T")
 Handler = Callable[[bytes, str], Awaitable[JSON]]
 
 
+class ErrorBody(msgspec.Struct, frozen=True):
+    """What every refusal says."""
+
+    error: Annotated[str, msgspec.Meta(extra_json_schema=ONE_LINE)]
+
+
+class HealthReply(msgspec.Struct, frozen=True):
+    """Which layers of isolation are in force, and how many requests are under way."""
+
+    isolation: Sequence[str]
+    packages: Sequence[str]
+    under_way: int
+    room: int
+
+
+class SessionReply(msgspec.Struct, frozen=True):
+    """The name of a new session."""
+
+    session: str
+
+
+ERRORS: dict[int, Schema] = dict.fromkeys((400, 401, 413, 422, 429, 503), ErrorBody)
+SECURITY: dict[str, JSON] = {"token": {"type": "http", "scheme": "bearer"}}
+LINKS = {name: {"session": "session"} for name in ("post_sessions_session_run", "delete_sessions_session")}
+
+
 class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request of our own."""
 
-    code: str
+    code: Code
     stdin: str = ""
-    files: dict[str, str] = {}
-    limits: dict[str, int | float | None] = {}
+    files: Files = {}
+    limits: RequestLimits = {}
 
 
 class BeginSessionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request for a session."""
 
     snapshot: bool = False
-    files: dict[str, str] = {}
-    limits: dict[str, int | float | None] = {}
+    files: Files = {}
+    limits: RequestLimits = {}
 
 
 class TurnRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request for a turn of one."""
 
-    code: str
-    limits: dict[str, int | float | None] = {}
+    code: Code
+    limits: RequestLimits = {}
 
 
 class SandboxServer:
@@ -272,30 +329,53 @@ class SandboxServer:
 
     def make_app(self) -> web.Application:
         """The application, for aiohttp to serve."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        refusals = make_refusal_middleware(lambda _, status, reason: make_error_response(reason, status))
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals])
         app.cleanup_ctx.append(self._sessions.table.cleanup_context)
+        operations = describe_operations(
+            "Rollbook sandbox", self._list_operations(), security=SECURITY, guard=self._require_token, errors=ERRORS
+        )
         for prefix in ("", "/{token}"):
-            app.router.add_get(prefix + "/health", self._health)
-            app.router.add_post(prefix + "/run", self._make_handler(self._run))
-            app.router.add_post(prefix + "/run_code", self._make_handler(self._run_code))
-            for how, kind in GRADE_REQUESTS.items():
-                app.router.add_post(f"{prefix}/grade/{how}", self._make_handler(partial(self._grade, kind)))
-            app.router.add_post(prefix + "/sessions", self._make_handler(self._begin))
-            app.router.add_post(prefix + "/sessions/{session}/run", self._make_handler(self._turn))
-            app.router.add_delete(prefix + "/sessions/{session}", self._make_handler(self._end))
+            add_operations(app, operations, prefix)
         return app
+
+    def _list_operations(self) -> list[Operation]:
+        def post(path: str, summary: str, handler: Handler, body: type[msgspec.Struct], reply: Schema) -> Operation:
+            return Operation("POST", path, summary, self._make_handler(handler), reply, ERRORS, body)
+
+        grades = [
+            post(f"/grade/{how}", f"grade by {how}", partial(self._grade, kind), kind, Verdict)
+            for how, kind in GRADE_REQUESTS.items()
+        ]
+        end = self._make_handler(self._end)
+        return [
+            Operation(
+                "GET", "/health", "the state of the server", self._require_token(self._health), HealthReply, ERRORS
+            ),
+            post("/run", "run a program", self._run, RunRequest, Result),
+            post("/run_code", "run a program, as SandboxFusion does", self._run_code, RunCodeRequest, RUN_CODE_REPLY),
+            *grades,
+            replace(post("/sessions", "open a session", self._begin, BeginSessionRequest, SessionReply), links=LINKS),
+            post("/sessions/{session}/run", "run one turn", self._turn, TurnRequest, Result),
+            Operation("DELETE", "/sessions/{session}", "end a session, if it is open", end, OBJECT, ERRORS),
+        ]
+
+    def _require_token(self, handler: RequestHandler) -> RequestHandler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            self._check_token(request)
+            return await handler(request)
+
+        return answer
 
     def _check_token(self, request: web.Request) -> None:
         given = request.match_info.get("token") or request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(errors="replace"), self._token.encode()):
-            raise web.HTTPUnauthorized(text='{"error": "no token, or a wrong one"}', content_type="application/json")
+            raise web.HTTPUnauthorized(reason="no token, or a wrong one")
 
-    async def _health(self, request: web.Request) -> web.Response:
-        self._check_token(request)
-        walls: dict[str, JSON] = {"isolation": self._box.isolation, "packages": self._box.packages}
-        return json_response({**walls, "under_way": self._under_way, "room": self._room})
+    async def _health(self, _: web.Request) -> web.Response:
+        return json_response(HealthReply(self._box.isolation, self._box.packages, self._under_way, self._room))
 
-    def _make_handler(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _make_handler(self, handler: Handler) -> RequestHandler:
         """The same gate for every kind of request: token, room, and every failure in its own status."""
 
         async def answer(request: web.Request) -> web.Response:
@@ -306,15 +386,15 @@ class SandboxServer:
             try:
                 return json_response(await handler(await request.read(), request.match_info.get("session", "")))
             except web.HTTPRequestEntityTooLarge:
-                return json_response({"error": f"a request of more than {MAX_BODY_BYTES} bytes"}, 413)
+                return make_error_response(f"a request of more than {MAX_BODY_BYTES} bytes", 413)
             except UsageError as error:
-                return json_response({"error": str(error)}, 400)
+                return make_error_response(str(error), 400)
             except SandboxFull as error:
                 return make_full_response(str(error))
             except TestsBroken as error:
-                return json_response({"error": str(error)}, 422)
+                return make_error_response(str(error), 422)
             except SandboxError as error:
-                return json_response({"error": str(error)}, 503)
+                return make_error_response(str(error), 503)
             finally:
                 self._under_way -= 1
 
@@ -344,7 +424,7 @@ class SandboxServer:
     async def _begin(self, body: bytes, _: str) -> JSON:
         asked = parse_request(body, BeginSessionRequest)
         limits = merge_limits(self._box.limits, asked.limits)
-        return {"session": await self._sessions.open(asked.snapshot, limits, decode_files(asked.files))}
+        return SessionReply(await self._sessions.open(asked.snapshot, limits, decode_files(asked.files)))
 
     async def _turn(self, body: bytes, session: str) -> JSON:
         asked = parse_request(body, TurnRequest)
@@ -362,7 +442,12 @@ def decode_files(files: dict[str, str]) -> dict[str, bytes]:
 
 def make_full_response(words: str) -> web.Response:
     """There is no room: try again."""
-    return json_response({"error": words}, 429, {"Retry-After": str(RETRY_AFTER_S)})
+    return make_error_response(words, 429, {"Retry-After": str(RETRY_AFTER_S)})
+
+
+def make_error_response(words: str, status: int, headers: dict[str, str] | None = None) -> web.Response:
+    """A refusal."""
+    return json_response(ErrorBody(join_lines(words)), status, headers)
 
 
 def parse_request(body: bytes, kind: type[T]) -> T:

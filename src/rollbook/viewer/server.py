@@ -11,6 +11,7 @@
     GET /api/media?run=&name=                          an image or a sound of its messages
     GET /api/search?run=&text=                         a stream of progress and hits
     GET /api/live?run=                                 a stream of events when something has changed
+    GET /openapi.json                                  the description of all of these
 
 A request that cannot be answered gets `{"error": one line}`, and no path ever comes from a request. Only clients
 on this machine with the token may read, and no other web page on it.
@@ -24,7 +25,9 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Annotated, TypeVar
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
@@ -32,7 +35,19 @@ from rollbook import reports
 from rollbook.book import MediaStore
 from rollbook.core import JSON, JSON_ERRORS, MEDIA_TYPES, encode
 from rollbook.errors import RollbookError, UsageError
-from rollbook.processes import run_event_loop, serve_runner
+from rollbook.processes import (
+    EVENTS_TYPE,
+    JSON_TYPE,
+    ONE_LINE,
+    Operation,
+    Schema,
+    add_operations,
+    describe_operations,
+    join_lines,
+    read_query,
+    run_event_loop,
+    serve_runner,
+)
 from rollbook.viewer.export import WEB_FOLDER
 from rollbook.viewer.rollout_pages import make_rollout_page, make_token_page
 from rollbook.viewer.run_cache import RunCache
@@ -64,6 +79,7 @@ HEADERS = {
 }
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 ALLOWED_SITES = ("same-origin", "none")
+METHODS = ("GET", "HEAD")
 COOKIE = "rollbook"
 ENTRY_PAGE = '<!doctype html><title>Rollbook</title><script src="{place}js/door.js"></script>'
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -95,7 +111,7 @@ class AccessGuard:
             return 403, "the viewer does not serve this address"
         if not _is_same_origin(request):
             return 403, "requests from other web pages are refused"
-        if request.method not in ("GET", "HEAD"):
+        if request.method not in METHODS:
             return 405, "the viewer is read-only"
         if not self._has_token(request):
             return 401, "open the address that `rollbook view` has printed: it has the token in it"
@@ -140,7 +156,10 @@ async def _call_handler(request: web.Request, handler: Handler) -> web.StreamRes
 
 def make_refusal(status: int, message: str) -> web.Response:
     """Return a refusal with a one-line error."""
-    return web.json_response({"error": message}, status=status, headers=HEADERS)
+    allow = {"Allow": ", ".join(METHODS)} if status == 405 else {}
+    return web.json_response(
+        {"error": join_lines(replace_surrogates(message))}, status=status, headers={**HEADERS, **allow}
+    )
 
 
 def _encode(text: str) -> bytes:
@@ -157,6 +176,91 @@ LIST_POLL_FACTOR = 3
 MAX_STREAMS = 32
 
 
+Index = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
+PageSize = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
+
+
+class NoQuery(msgspec.Struct, frozen=True):
+    """No parameters."""
+
+
+class RunQuery(msgspec.Struct, frozen=True):
+    """A run of the folder."""
+
+    run: Name
+
+
+class TasksQuery(RunQuery, frozen=True):
+    """A piece of a run's table."""
+
+    keep: str = ""
+    sort: str = ""
+    desc: bool = False
+    offset: Index = 0
+    limit: PageSize = PAGE_ROWS
+
+
+class TaskQuery(RunQuery, frozen=True):
+    """The samples of a task."""
+
+    task: Name
+    offset: Index = 0
+
+
+class RolloutQuery(RunQuery, frozen=True):
+    """One rollout, or a failed attempt at it."""
+
+    task: Name
+    sample: Index
+    attempt: Index | None = None
+
+
+class TokensQuery(RolloutQuery, frozen=True):
+    """A piece of the tokens of a rollout."""
+
+    sequence: Index = 0
+    offset: Index = 0
+
+
+class CompareQuery(msgspec.Struct, frozen=True):
+    """Two runs."""
+
+    a: Name
+    b: Name
+    common: bool = False
+    offset: Index = 0
+    limit: PageSize = PAGE_ROWS
+
+
+class MediaQuery(RunQuery, frozen=True):
+    """An image or a sound of a run."""
+
+    name: Name
+
+
+class SearchQuery(RunQuery, frozen=True):
+    """A text to find in a run."""
+
+    text: Name
+
+
+class LiveQuery(msgspec.Struct, frozen=True):
+    """A run to watch; the list of runs if none is named."""
+
+    run: str = ""
+
+
+REFUSAL = {"type": "object", "properties": {"error": ONE_LINE}, "required": ["error"]}
+ERRORS: dict[int, Schema] = dict.fromkeys((400, 401, 403, 409, 429), REFUSAL)
+SECURITY: dict[str, JSON] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "query": {"type": "apiKey", "in": "query", "name": "token"},
+    "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+}
+Q = TypeVar("Q", bound=msgspec.Struct)
+
+
 class ViewerApi:
     """Answers requests from the runs of one cache."""
 
@@ -165,79 +269,83 @@ class ViewerApi:
         self._leaderboard = LeaderboardPage(cache)
         self._streams = 0
 
-    def add_routes(self, app: web.Application, prefix: str) -> None:
-        """Add the routes below a prefix."""
-        answers: dict[str, Callable[[RequestQuery], JSON]] = {
-            "runs": self._list_runs,
-            "leaderboard": lambda q: self._leaderboard.read(),
-            "run": lambda q: make_run_page(q.text("run"), self._cache.take_snapshot(q.text("run"))),
-            "tasks": self._tasks,
-            "task": self._task,
-            "rollout": self._rollout,
-            "tokens": self._tokens,
-            "compare": self._compare,
-        }
-        for name, answer in answers.items():
-            app.router.add_get(f"{prefix}api/{name}", make_json_handler(answer))
-        app.router.add_get(f"{prefix}api/media", self._send_media)
-        app.router.add_get(f"{prefix}api/search", self._make_stream_handler(self._search), allow_head=False)
-        app.router.add_get(f"{prefix}api/live", self._make_stream_handler(self._live), allow_head=False)
+    def list_operations(self) -> list[Operation]:
+        """Return the routes of the API."""
+        media = sorted({"text/plain", *MEDIA_TYPES.values()})
+        return [
+            make_page(
+                "runs", "every run of the folder", NoQuery, self._list_runs, "folder", "single", "models", "runs"
+            ),
+            make_page("leaderboard", "the models of the folder", NoQuery, lambda _: self._leaderboard.read()),
+            make_page("run", "the numbers and charts of a run", RunQuery, self._run, "report"),
+            make_page("tasks", "a piece of its table", TasksQuery, self._tasks, "rows"),
+            make_page("task", "the samples of a task", TaskQuery, self._task, "samples"),
+            make_page("rollout", "one rollout, or a failed attempt at it", RolloutQuery, self._rollout, "raw"),
+            make_page("tokens", "its exact tokens", TokensQuery, self._tokens, "sequences"),
+            make_page("compare", "two runs", CompareQuery, self._compare),
+            make_operation("media", "an image or a sound", self._send_media, MediaQuery, *media),
+            self._make_stream("search", "a stream of progress and hits", SearchQuery, self._search),
+            self._make_stream("live", "a stream of events when something has changed", LiveQuery, self._live),
+        ]
 
-    def _list_runs(self, query: RequestQuery) -> JSON:
+    def _run(self, query: RunQuery) -> JSON:
+        return make_run_page(query.run, self._cache.take_snapshot(query.run))
+
+    def _list_runs(self, _: NoQuery) -> JSON:
         folder = self._cache.folder
         models = not folder.single and reports.is_model_folder(folder.root)
         return {"folder": folder.name, "single": folder.single, "models": models, "runs": self._runs.rows()}
 
-    def _tasks(self, query: RequestQuery) -> JSON:
-        keep, sort = query.text("keep", ""), query.text("sort", "")
-        offset, limit = query.integer("offset", 0), query.integer("limit", PAGE_ROWS, MAX_ROWS)
-        return make_task_rows(
-            self._cache.take_snapshot(query.text("run")), keep, sort, query.flag("desc"), offset, limit
-        )
+    def _tasks(self, query: TasksQuery) -> JSON:
+        snapshot = self._cache.take_snapshot(query.run)
+        return make_task_rows(snapshot, query.keep, query.sort, query.desc, query.offset, query.limit)
 
-    def _task(self, query: RequestQuery) -> JSON:
-        snapshot = self._cache.take_snapshot(query.text("run"))
-        return make_task_page(snapshot, snapshot.row(query.text("task")), query.integer("offset", 0))
+    def _task(self, query: TaskQuery) -> JSON:
+        snapshot = self._cache.take_snapshot(query.run)
+        return make_task_page(snapshot, snapshot.row(query.task), query.offset)
 
-    def _rollout(self, query: RequestQuery) -> JSON:
-        snapshot = self._cache.take_snapshot(query.text("run"))
-        row, sample = snapshot.row(query.text("task")), query.integer("sample")
-        return make_rollout_page(snapshot, row, sample, query.optional_integer("attempt"))
+    def _rollout(self, query: RolloutQuery) -> JSON:
+        snapshot = self._cache.take_snapshot(query.run)
+        return make_rollout_page(snapshot, snapshot.row(query.task), query.sample, query.attempt)
 
-    def _tokens(self, query: RequestQuery) -> JSON:
-        snapshot = self._cache.take_snapshot(query.text("run"))
-        row, sample = snapshot.row(query.text("task")), query.integer("sample")
-        sequence, offset = query.integer("sequence", 0), query.integer("offset", 0)
-        return make_token_page(snapshot, row, sample, query.optional_integer("attempt"), sequence, offset)
+    def _tokens(self, query: TokensQuery) -> JSON:
+        snapshot = self._cache.take_snapshot(query.run)
+        row = snapshot.row(query.task)
+        return make_token_page(snapshot, row, query.sample, query.attempt, query.sequence, query.offset)
 
-    def _compare(self, query: RequestQuery) -> JSON:
-        a, b = self._cache.take_snapshot(query.text("a")), self._cache.take_snapshot(query.text("b"))
-        offset, limit = query.integer("offset", 0), query.integer("limit", PAGE_ROWS, MAX_ROWS)
-        return make_compare_page(a, b, query.flag("common"), offset, limit)
+    def _compare(self, query: CompareQuery) -> JSON:
+        a, b = self._cache.take_snapshot(query.a), self._cache.take_snapshot(query.b)
+        return make_compare_page(a, b, query.common, query.offset, query.limit)
 
     async def _send_media(self, request: web.Request) -> web.StreamResponse:
         """Send an image or a sound, after checking that it is what was stored."""
-        query = RequestQuery(request)
         try:
-            run = self._cache.folder.path(query.text("run"))
-            media = await asyncio.to_thread(lambda: MediaStore(run).read(query.text("name")))
+            query = read_query(request, MediaQuery)
+            run = self._cache.folder.path(query.run)
+            media = await asyncio.to_thread(lambda: MediaStore(run).read(query.name))
         except UsageError as error:
-            return make_refusal(400, replace_surrogates(str(error)))
+            return make_refusal(400, str(error))
         except (RollbookError, OSError) as error:
-            return make_refusal(409, replace_surrogates(str(error)))
+            return make_refusal(409, str(error))
         return web.Response(body=media.data, headers=make_media_headers(media.suffix))
 
-    def _make_stream_handler(self, stream: Callable[[RequestQuery, web.StreamResponse], Awaitable[None]]) -> Handler:
-        """Return a handler of server-sent events, of which at most MAX_STREAMS run at once."""
+    def _make_stream(
+        self, name: str, summary: str, kind: type[Q], stream: Callable[[Q, web.StreamResponse], Awaitable[None]]
+    ) -> Operation:
+        """Return the route of server-sent events, of which at most MAX_STREAMS run at once."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
+            try:
+                query = read_query(request, kind)
+            except UsageError as error:
+                return make_refusal(400, str(error))
             if self._streams >= MAX_STREAMS:
                 return make_refusal(429, "too many pages are open: close some")
-            response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+            response = web.StreamResponse(headers={**HEADERS, "Content-Type": EVENTS_TYPE})
             self._streams += 1
             try:
                 await response.prepare(request)
-                await stream(RequestQuery(request), response)
+                await stream(query, response)
             except ConnectionError:
                 pass  # the page was closed
             except (RollbookError, OSError, *JSON_ERRORS) as error:
@@ -246,22 +354,19 @@ class ViewerApi:
                 self._streams -= 1
             return response
 
-        return answer
+        return make_operation(name, summary, answer, kind, EVENTS_TYPE)
 
-    async def _search(self, query: RequestQuery, response: web.StreamResponse) -> None:
-        search = await asyncio.to_thread(
-            lambda: TextSearch(self._cache.take_snapshot(query.text("run")), query.text("text"))
-        )
+    async def _search(self, query: SearchQuery, response: web.StreamResponse) -> None:
+        search = await asyncio.to_thread(lambda: TextSearch(self._cache.take_snapshot(query.run), query.text))
         steps = search.steps()
         while (step := await asyncio.to_thread(next, steps, None)) is not None:
             await send_event(response, step)
         await send_event(response, {"end": True})
 
-    async def _live(self, query: RequestQuery, response: web.StreamResponse) -> None:
+    async def _live(self, query: LiveQuery, response: web.StreamResponse) -> None:
         """Send an event when something has changed; the page then requests what it shows."""
-        single = bool(query.text("run", ""))
         look, every_s = (
-            (self._read_version, self._every_s) if single else (self._read_list, LIST_POLL_FACTOR * self._every_s)
+            (self._read_version, self._every_s) if query.run else (self._read_list, LIST_POLL_FACTOR * self._every_s)
         )
         previous: JSON = None
         while True:
@@ -270,12 +375,12 @@ class ViewerApi:
             previous = now
             await asyncio.sleep(every_s)
 
-    def _read_version(self, query: RequestQuery) -> JSON:
+    def _read_version(self, query: LiveQuery) -> JSON:
         """Return the current version: a request after this event gets no older run."""
-        snapshot = self._cache.take_snapshot(query.text("run"))
+        snapshot = self._cache.take_snapshot(query.run)
         return {"version": snapshot.version, "state": snapshot.state}
 
-    def _read_list(self, query: RequestQuery) -> JSON:
+    def _read_list(self, _: LiveQuery) -> JSON:
         return {"runs": self._runs.rows()}
 
 
@@ -287,45 +392,29 @@ def make_media_headers(suffix: str) -> dict[str, str]:
     return {**HEADERS, **kind, **kept, "Content-Security-Policy": "default-src 'none'; sandbox"}
 
 
-class RequestQuery:
-    """The parameters of a request, each with its bounds."""
-
-    def __init__(self, request: web.Request) -> None:
-        self._parameters = request.query
-
-    def text(self, name: str, default: str | None = None) -> str:
-        """Return a parameter; one without a default is required."""
-        value = self._parameters.get(name, default)
-        if value is None:
-            raise UsageError(f"the request names no {name}")
-        return value
-
-    def integer(self, name: str, default: int | None = None, maximum: int = MAX_INTEGER) -> int:
-        """Return a whole number from 0 to `maximum`."""
-        text = self.text(name, None if default is None else str(default))
-        if not (text.isascii() and text.isdigit()) or len(text) > 15 or int(text) > maximum:
-            raise UsageError(f"{name}={text[:40]}: write a number from 0 to {maximum}")
-        return int(text)
-
-    def optional_integer(self, name: str) -> int | None:
-        """Return a whole number, or None if it is absent."""
-        return self.integer(name) if self._parameters.get(name) else None
-
-    def flag(self, name: str) -> bool:
-        """Return whether a flag is set."""
-        return self._parameters.get(name, "") in ("1", "true")
+def make_operation(
+    name: str, summary: str, handler: Handler, query: type[msgspec.Struct], *media: str, reply: Schema | None = None
+) -> Operation:
+    """Return a route of the API."""
+    return Operation("GET", f"/api/{name}", summary, handler, reply or {}, ERRORS, query=query, media=media)
 
 
-def make_json_handler(answer: Callable[[RequestQuery], JSON]) -> Handler:
+def make_page(name: str, summary: str, kind: type[Q], answer: Callable[[Q], JSON], *fields: str) -> Operation:
+    """Return a route that answers with a page of data, which always has these fields."""
+    reply: dict[str, JSON] = {"type": "object", "required": list(fields)}
+    return make_operation(name, summary, make_json_handler(kind, answer), kind, JSON_TYPE, reply=reply)
+
+
+def make_json_handler(kind: type[Q], answer: Callable[[Q], JSON]) -> Handler:
     """Return a handler that computes the answer in a thread; an error becomes a one-line refusal."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
-            body = await asyncio.to_thread(lambda: encode(answer(RequestQuery(request))))
+            body = await asyncio.to_thread(lambda: encode(answer(read_query(request, kind))))
         except UsageError as error:
-            return make_refusal(400, replace_surrogates(str(error)))
+            return make_refusal(400, str(error))
         except (RollbookError, OSError, *JSON_ERRORS) as error:
-            return make_refusal(409, replace_surrogates(str(error)))
+            return make_refusal(409, str(error))
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     return handle
@@ -350,14 +439,30 @@ def make_app(cache: RunCache, token: str) -> web.Application:
     """Return the application: the page, its assets and the API."""
     guard = AccessGuard(token)
     app = web.Application(middlewares=[guard.middleware()])
-    api = ViewerApi(cache)
-    for place in ("/", guard.prefix):  # for clients that send the token itself, and for those with the cookie
-        api.add_routes(app, place)
-        for path in sorted(WEB_FOLDER.rglob("*")):
-            if path.suffix in CONTENT_TYPES:
-                app.router.add_get(f"{place}{path.relative_to(WEB_FOLDER).as_posix()}", _make_asset_handler(path))
-        app.router.add_get(place, _make_asset_handler(WEB_FOLDER / "index.html"))
+    operations = [*ViewerApi(cache).list_operations(), *list_assets()]
+    described = describe_operations("Rollbook viewer", operations, security=SECURITY, guard=_add_headers, errors=ERRORS)
+    add_operations(app, described)  # for clients that send the token itself
+    add_operations(app, described, guard.prefix.rstrip("/"))  # for those with the cookie
     return app
+
+
+def list_assets() -> list[Operation]:
+    """Return the routes of the page and its files."""
+    files = {f"/{path.relative_to(WEB_FOLDER).as_posix()}": path for path in sorted(WEB_FOLDER.rglob("*"))}
+    files = {name: path for name, path in files.items() if path.suffix in CONTENT_TYPES}
+    return [
+        Operation("GET", name, path.name, _make_asset_handler(path), {}, ERRORS, media=(CONTENT_TYPES[path.suffix],))
+        for name, path in {**files, "/": WEB_FOLDER / "index.html"}.items()
+    ]
+
+
+def _add_headers(handler: Handler) -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = await handler(request)
+        response.headers.update(HEADERS)
+        return response
+
+    return answer
 
 
 def _make_asset_handler(path: Path) -> Handler:

@@ -11,7 +11,7 @@ Gym's collector puts among the failures, and retries on resume where that may he
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -24,16 +24,10 @@ from rollbook.environments import EnvironmentRuntime
 from rollbook.errors import RolloutFailed, Stopped
 from rollbook.gym.responses import make_rollout_response
 from rollbook.gym.rows import make_failed_row, make_scored_row, read_row_id, read_sample_index, read_task
-from rollbook.gym.server.http_app import make_gym_app, make_openapi
+from rollbook.gym.server.http_app import CREATE_PARAMS_SCHEMA, RESPONSE, ROW, make_gym_app, make_post
 from rollbook.models import CREATE_PARAMS, CreateParams, Model, read_create_params
-from rollbook.processes import json_response, read_json_object
+from rollbook.processes import Operation, json_response, read_json_object
 
-GET_ROUTES = {"/": "alive?", "/health": "alive?"}
-POST_ROUTES = {
-    "/run": "run a row and score it",
-    "/v1/responses": "run a row without scoring it",
-    "/aggregate_metrics": "statistics over verified rows",
-}
 ROUTE_PREFIXES = ("", "/ng-rollout/{rollout}", "/ng-rollout/{rollout}/training-token-capture")
 """Gym's own agents also answer under these prefixes, which name the rollout of a call; here they change nothing."""
 
@@ -63,13 +57,15 @@ class AgentServer:
         self._name, self._runtime, self._model, self._settings, self._say = name, runtime, model, settings, say
         self._slots = asyncio.Semaphore(settings.concurrency)
 
-    def make_app(self) -> web.Application:
-        """Return the aiohttp application."""
-        app = make_gym_app(f"{self._name}_agent", self._say, make_openapi(self._name, POST_ROUTES, GET_ROUTES))
-        app.router.add_post("/run", self._run)
-        for prefix in ROUTE_PREFIXES:
-            app.router.add_post(f"{prefix}/v1/responses", self._respond)
-        return app
+    def make_app(self, extra: Sequence[Operation] = ()) -> web.Application:
+        """Return the aiohttp application, with `extra` routes."""
+        respond = "run a row without scoring it"
+        calls = [
+            make_post(f"{prefix}/v1/responses", respond, self._respond, CREATE_PARAMS_SCHEMA, RESPONSE)
+            for prefix in ROUTE_PREFIXES
+        ]
+        run = make_post("/run", "run a row and score it", self._run, ROW, ROW)
+        return make_gym_app(f"{self._name}_agent", self._say, [run, *calls, *extra])
 
     async def _run(self, request: web.Request) -> web.Response:
         body = await read_json_object(request)

@@ -24,9 +24,16 @@ from rollbook.environments import EnvironmentRuntime
 from rollbook.errors import RolloutFailed
 from rollbook.gym.responses import read_response
 from rollbook.gym.rows import make_scored_row, read_sample_index, read_task
-from rollbook.gym.server.http_app import CURRENT_SESSION, describe_no_session, make_session_id
+from rollbook.gym.server.http_app import (
+    CURRENT_SESSION,
+    RESPONSE,
+    ROW,
+    describe_no_session,
+    make_post,
+    make_session_id,
+)
 from rollbook.models import Completion, Model, ModelCall
-from rollbook.processes import ExpiringSessions, NoSession, json_response, read_json_object
+from rollbook.processes import OBJECT, ExpiringSessions, NoSession, Operation, json_response, read_json_object
 
 
 class StepResult(msgspec.Struct, frozen=True):
@@ -95,7 +102,14 @@ def process_lost() -> RolloutFailed:
     return RolloutFailed("environment_error", "environment", "the process of this state was lost")
 
 
-POST_ROUTES = {"/reset": "begin an episode", "/step": "submit the model's answer", "/close": "end an episode"}
+PATHS = ("/reset", "/step", "/close")
+STEP_REQUEST: dict[str, JSON] = {"type": "object", "properties": {"response": RESPONSE}, "required": ["response"]}
+RESET_REPLY: dict[str, JSON] = {"type": "object", "required": ["observation", "info"]}
+STEP_REPLY: dict[str, JSON] = {
+    "type": "object",
+    "properties": {"reward": {"type": "number"}, "terminated": {"type": "boolean"}, "truncated": {"type": "boolean"}},
+    "required": ["observation", "reward", "terminated", "truncated", "info"],
+}
 
 
 class GymnasiumRoutes:
@@ -112,12 +126,14 @@ class GymnasiumRoutes:
             max_sessions=max_sessions,
         )
 
-    def add_to(self, app: web.Application) -> None:
-        """Add the routes to an application."""
-        app.cleanup_ctx.append(self.episodes.cleanup_context)
-        app.router.add_post("/reset", self._reset)
-        app.router.add_post("/step", self._step)
-        app.router.add_post("/close", self._close)
+    def list_operations(self) -> list[Operation]:
+        """Return the routes."""
+        reset, step, close = PATHS
+        return [
+            make_post(reset, "begin an episode", self._reset, ROW, RESET_REPLY),
+            make_post(step, "submit the model's answer", self._step, STEP_REQUEST, STEP_REPLY),
+            Operation("POST", close, "end an episode", self._close, OBJECT, name=close[1:]),
+        ]
 
     async def _reset(self, request: web.Request) -> web.Response:
         body = await read_json_object(request)

@@ -1,4 +1,4 @@
-"""Shared by our Gym servers: JSON replies and errors, the session cookie, the OpenAPI document, the head routes.
+"""Shared by our Gym servers: JSON replies and errors, the session cookie, the common routes, the head routes.
 
 An error is a JSON string, a bad request a list of details, as Gym's servers and clients expect. The session cookie
 holds a random name with a signature, so that it cannot be guessed or forged. The head routes list the servers for Gym's
@@ -20,7 +20,6 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from importlib.metadata import version
 
 import yaml
 from aiohttp import web
@@ -28,8 +27,20 @@ from aiohttp import web
 from rollbook.core import JSON
 from rollbook.errors import RollbookError, RolloutFailed, UsageError
 from rollbook.gym.metrics import aggregate_metrics
-from rollbook.gym.rows import RESOURCES
-from rollbook.processes import NoSession, json_response, read_json_object
+from rollbook.gym.rows import RESOURCES, VERIFIER_METADATA
+from rollbook.models import CREATE_PARAMS
+from rollbook.processes import (
+    OBJECT,
+    ONE_LINE,
+    NoSession,
+    Operation,
+    Schema,
+    add_operations,
+    copy_allow,
+    describe_operations,
+    json_response,
+    read_json_object,
+)
 
 _NOT_A_WORD = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -82,8 +93,57 @@ CURRENT_SESSION: ContextVar[str] = ContextVar("session")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_gym_app(server: str, say: Callable[[str], None], openapi: JSON) -> web.Application:
-    """Return an application with the routes of every server: alive, its OpenAPI document, statistics over rows.
+DETAILS: dict[str, JSON] = {
+    "type": "object",
+    "properties": {"detail": {"type": "array", "items": {"type": "object", "required": ["loc", "msg", "type"]}}},
+    "required": ["detail"],
+}
+REFUSED: dict[str, JSON] = {"type": "object", "properties": {"detail": ONE_LINE}, "required": ["detail"]}
+ERRORS: dict[int, Schema] = {400: ONE_LINE, 404: REFUSED, 413: REFUSED, 422: DETAILS, 500: {"type": "string"}}
+CREATE_PARAMS_SCHEMA: dict[str, JSON] = {
+    "type": "object",
+    "properties": {
+        "input": {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "minItems": 1, "items": OBJECT}]},
+        "tools": {"type": ["array", "null"], "items": OBJECT},
+        "temperature": {"type": ["number", "null"]},
+        "top_p": {"type": ["number", "null"]},
+        "max_output_tokens": {"type": ["integer", "null"]},
+        "metadata": {"type": ["object", "null"]},
+    },
+    "required": ["input"],
+}
+ROW: dict[str, JSON] = {
+    "type": "object",
+    "properties": {CREATE_PARAMS: CREATE_PARAMS_SCHEMA, VERIFIER_METADATA: {"type": ["object", "null"]}},
+    "required": [CREATE_PARAMS],
+}
+RESPONSE: dict[str, JSON] = {
+    "type": "object",
+    "properties": {"output": {"type": "array", "items": OBJECT}},
+    "required": ["output"],
+}
+ANSWERED_ROW: dict[str, JSON] = {
+    **ROW,
+    "properties": {**ROW["properties"], "response": RESPONSE},
+    "required": [CREATE_PARAMS, "response"],
+}
+VERIFIED_ROWS: dict[str, JSON] = {
+    "type": "object",
+    "properties": {"verify_responses": {"type": "array", "items": OBJECT}},
+    "required": ["verify_responses"],
+}
+METRICS: dict[str, JSON] = {"type": "object", "required": ["group_level_metrics", "agent_metrics", "key_metrics"]}
+HEALTH: dict[str, JSON] = {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]}
+
+
+def make_post(path: str, summary: str, handler: Handler, body: Schema, reply: Schema = OBJECT) -> Operation:
+    """Return the route of a request with a body; its name is its path, as in Gym's own descriptions."""
+    name = path.strip("/") if "{" not in path else ""
+    return Operation("POST", path, summary, handler, reply, ERRORS, body, name=name)
+
+
+def make_gym_app(server: str, say: Callable[[str], None], operations: Sequence[Operation]) -> web.Application:
+    """Return an application with these routes and those of every server: alive, its description, statistics over rows.
 
     It sets the session cookie on every reply, errors included; `say` gets each failure.
     """
@@ -96,21 +156,24 @@ def make_gym_app(server: str, say: Callable[[str], None], openapi: JSON) -> web.
         cookies.write(response, CURRENT_SESSION.get())
         return response
 
-    async def health(_: web.Request) -> web.Response:
-        return json_response({"status": "ok"})
-
-    async def describe(_: web.Request) -> web.Response:
-        return json_response(openapi)
-
-    async def aggregate(request: web.Request) -> web.Response:
-        return json_response(aggregate_metrics(read_verified_rows(await read_json_object(request))))
-
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[with_cookie])
-    app.router.add_get("/", health)
-    app.router.add_get("/health", health)
-    app.router.add_get("/openapi.json", describe)
-    app.router.add_post("/aggregate_metrics", aggregate)
+    add_operations(app, describe_operations(server, [*COMMON_OPERATIONS, *operations]))
     return app
+
+
+async def _health(_: web.Request) -> web.Response:
+    return json_response({"status": "ok"})
+
+
+async def _aggregate(request: web.Request) -> web.Response:
+    return json_response(aggregate_metrics(read_verified_rows(await read_json_object(request))))
+
+
+COMMON_OPERATIONS = (
+    Operation("GET", "/", "alive?", _health, HEALTH, name="root"),
+    Operation("GET", "/health", "alive?", _health, HEALTH, name="health"),
+    make_post("/aggregate_metrics", "statistics over verified rows", _aggregate, VERIFIED_ROWS, METRICS),
+)
 
 
 def read_verified_rows(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
@@ -126,7 +189,7 @@ async def _handle_request(request: web.Request, handler: Handler, say: Callable[
     try:
         return await handler(request)
     except web.HTTPException as error:
-        return json_response({"detail": error.reason}, error.status)
+        return copy_allow(error, json_response({"detail": error.reason}, error.status))
     except NoSession as error:
         return json_response(str(error), 400)
     except UsageError as error:
@@ -146,40 +209,22 @@ async def _handle_request(request: web.Request, handler: Handler, say: Callable[
         return json_response(repr(error), 500)
 
 
-def make_openapi(title: str, posts: Mapping[str, str], gets: Mapping[str, str], tools: Sequence[JSON] = ()) -> JSON:
-    """Return an OpenAPI document: routes with their summaries, and `tools` in chat completions form."""
-    paths: dict[str, JSON] = {path: {"get": _operation(path, summary)} for path, summary in gets.items()}
-    for path, summary in posts.items():
-        paths.setdefault(path, {})["post"] = {**_operation(path, summary), "requestBody": _body({"type": "object"})}
-    for tool in tools:
-        function = tool["function"]
-        operation = _operation(f"/{function['name']}", function.get("description", ""))
-        paths[f"/{function['name']}"] = {"post": {**operation, "requestBody": _body(function.get("parameters"))}}
-    return {"openapi": "3.1.0", "info": {"title": title, "version": version("rollbook")}, "paths": paths}
-
-
-def _operation(path: str, summary: str) -> dict[str, JSON]:
-    return {"operationId": path.strip("/") or "health", "summary": summary, "responses": {"200": {"description": "OK"}}}
-
-
-def _body(schema: JSON) -> JSON:
-    return {"required": True, "content": {"application/json": {"schema": schema or {"type": "object"}}}}
-
-
 IMPLEMENTATION = "rollbook"
 
 
 class HeadRoutes:
-    """Describe one instance: the server whose application this is added to, at the address the client used."""
+    """Describe one instance: the server that has these routes, at the address the client used."""
 
     def __init__(self, name: str, kind: str) -> None:
         self._name, self._kind = name, kind
         self._started_at = time.time()
 
-    def add_to(self, app: web.Application) -> None:
-        """Add the routes to an application."""
-        app.router.add_get("/global_config_dict_yaml", self._config)
-        app.router.add_get("/server_instances", self._instances)
+    def list_operations(self) -> list[Operation]:
+        """Return the routes."""
+        return [
+            Operation("GET", "/global_config_dict_yaml", "the instances as YAML", self._config, {"type": "string"}),
+            Operation("GET", "/server_instances", "the instances", self._instances, {"type": "array", "items": OBJECT}),
+        ]
 
     async def _config(self, request: web.Request) -> web.Response:
         """Return the parts of Gym's merged configuration that exist here."""

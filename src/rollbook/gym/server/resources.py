@@ -14,7 +14,9 @@ remembered when it is closed, so that a repeated request to verify gets the same
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from aiohttp import web
@@ -27,17 +29,26 @@ from rollbook.gym.rows import ROLLBOOK_KEY, make_judge_failed_row, make_scored_r
 from rollbook.gym.server import gymnasium
 from rollbook.gym.server.gymnasium import GymnasiumRoutes, process_lost
 from rollbook.gym.server.http_app import (
+    ANSWERED_ROW,
+    COMMON_OPERATIONS,
     CURRENT_SESSION,
+    ERRORS,
+    ROW,
     describe_no_session,
     make_gym_app,
-    make_openapi,
+    make_post,
     make_session_id,
 )
 from rollbook.processes import (
+    DESCRIPTION_PATH,
     IDLE_TIMEOUT_S,
     MAX_SESSIONS,
+    OBJECT,
+    TEXT,
     ExpiringSessions,
     NoSession,
+    Operation,
+    Schema,
     json_response,
     read_json_object,
 )
@@ -138,13 +149,15 @@ class GymSessions:
             del self._outcomes[next(iter(self._outcomes))]
 
 
-GET_ROUTES = {"/": "alive?", "/health": "alive?", "/reverify_mode": "report whether a response may be verified again"}
-POST_ROUTES = {
-    "/seed_session": "open the state of one rollout",
-    "/verify": "score a response to a row",
-    "/aggregate_metrics": "statistics over verified rows",
+TOOL_ERRORS: dict[int, Schema] = {**ERRORS, 404: TEXT}
+
+
+MODE: dict[str, JSON] = {"enum": ["stateless", "unsupported"]}
+VERIFIED_ROW: dict[str, JSON] = {
+    "type": "object",
+    "properties": {"reward": {"type": "number"}},
+    "required": ["reward"],
 }
-RESERVED_NAMES = frozenset(("mcp", *(path[1:] for path in (*GET_ROUTES, *POST_ROUTES, *gymnasium.POST_ROUTES))))
 
 
 class ResourcesServer:
@@ -169,23 +182,43 @@ class ResourcesServer:
         )
         if runtime.spec.plays:
             raise UsageError(f"{runtime.spec.spec} runs whole rollouts itself: serve it with --as agent")
-        taken = [tool["function"]["name"] for tool in runtime.spec.tools if tool["function"]["name"] in RESERVED_NAMES]
+        reserved = {*gymnasium.PATHS, "/mcp", *(each.path for each in (*COMMON_OPERATIONS, *self._list_operations()))}
+        names = [tool["function"]["name"] for tool in runtime.spec.tools]
+        taken = [name for name in names if f"/{name}" in reserved]
         if taken:
             raise UsageError(f"tool {taken[0]}: a route of every resources server has that name; rename the tool")
 
-    def make_app(self) -> web.Application:
-        """Return the aiohttp application."""
-        posts = {**POST_ROUTES, **(gymnasium.POST_ROUTES if self.gymnasium else {})}
-        openapi = make_openapi(self._name, posts, GET_ROUTES, self._runtime.spec.tools)
-        app = make_gym_app(self._name, self._say, openapi)
+    def make_app(self, extra: Sequence[Operation] = ()) -> web.Application:
+        """Return the aiohttp application, with `extra` routes."""
+        operations = [*self._list_operations(), *extra]
+        tools = self._list_tools((*COMMON_OPERATIONS, *operations)) if self._stateful else []
+        app = make_gym_app(self._name, self._say, [*operations, *tools])
         app.cleanup_ctx.append(self.sessions.cleanup_context)
-        app.router.add_get("/reverify_mode", self._reverify_mode)
-        app.router.add_post("/seed_session", self._seed_session)
-        app.router.add_post("/verify", self._verify)
         if self.gymnasium:
-            self.gymnasium.add_to(app)
-        app.router.add_post("/{tool}", self._call_tool)
+            app.cleanup_ctx.append(self.gymnasium.episodes.cleanup_context)
         return app
+
+    def _list_operations(self) -> list[Operation]:
+        return [
+            Operation("GET", "/reverify_mode", "whether a response may be verified again", self._reverify_mode, MODE),
+            make_post("/seed_session", "open the state of one rollout", self._seed_session, ROW),
+            make_post("/verify", "score a response to a row", self._verify, ANSWERED_ROW, VERIFIED_ROW),
+            *(self.gymnasium.list_operations() if self.gymnasium else ()),
+        ]
+
+    def _list_tools(self, others: Iterable[Operation]) -> list[Operation]:
+        """Return a route for each tool of the environment, and one for those that only some rollouts have.
+
+        The latter is no route at the paths of others: a POST to one of those is a wrong method, not a tool.
+        """
+        functions = [tool["function"] for tool in self._runtime.spec.tools]
+        every = [(f"/{f['name']}", f.get("description", ""), f.get("parameters") or OBJECT) for f in functions]
+        taken = "|".join(re.escape(path[1:]) for path in (*(each.path for each in others), DESCRIPTION_PATH))
+        every.append((f"/{{tool:(?!(?:{taken})$)[^/]+}}", "call a tool of this rollout", OBJECT))
+        return [
+            replace(make_post(path, summary, self._call_tool, body), errors=TOOL_ERRORS, media=("text/plain",))
+            for path, summary, body in every
+        ]
 
     @property
     def _stateful(self) -> bool:
@@ -204,9 +237,7 @@ class ResourcesServer:
         return json_response({})
 
     async def _call_tool(self, request: web.Request) -> web.Response:
-        name = request.match_info["tool"]
-        if not self._stateful:
-            raise web.HTTPNotFound
+        name = request.match_info.get("tool") or request.path[1:]
         try:
             arguments = await request.text()
         except (UnicodeDecodeError, LookupError) as error:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -28,7 +27,7 @@ from rollbook.gym.server.agent import AgentServer, AgentSettings
 from rollbook.gym.server.http_app import HeadRoutes, make_slug
 from rollbook.gym.server.resources import ResourcesServer
 from rollbook.models import Model, open_model, resolve_model
-from rollbook.processes import IDLE_TIMEOUT_S, MAX_SESSIONS, json_response, serve_app
+from rollbook.processes import IDLE_TIMEOUT_S, MAX_SESSIONS, Operation, json_response, serve_app
 
 HARNESS_PREFIX = "harness:"
 
@@ -84,8 +83,7 @@ async def serve_gym(options: ServeOptions, ready: Callable[[ServerInfo], None], 
         if data is not None:
             write_rows(loaded, Path(data), agent=f"{name}_agent")
         open_app = open_agent_app if options.role == "agent" else open_resources_app
-        async with open_app(options, name, runtime, say) as app:
-            app.router.add_get(IDENTITY_PATH, partial(_reply_identity, identity))
+        async with open_app(options, name, runtime, say, [make_identity_operation(identity)]) as app:
             await serve_app(app, options.host, options.port, lambda url: ready(ServerInfo(url, name, data)))
 
 
@@ -102,8 +100,13 @@ class ServerIdentity(msgspec.Struct, frozen=True):
     digest: str
 
 
-async def _reply_identity(identity: ServerIdentity, request: web.Request) -> web.Response:
-    return json_response(msgspec.to_builtins(identity))
+def make_identity_operation(identity: ServerIdentity) -> Operation:
+    """Return the route at which a server says what it serves."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return json_response(identity)
+
+    return Operation("GET", IDENTITY_PATH, "what is served here", answer, ServerIdentity, name="identity")
 
 
 def digest_server(options: ServeOptions, loaded: LoadedEnvironment) -> str:
@@ -179,22 +182,21 @@ def make_server_name(loaded: LoadedEnvironment, eval_type: str = "") -> str:
 
 @asynccontextmanager
 async def open_resources_app(
-    options: ServeOptions, name: str, runtime: EnvironmentRuntime, say: Log
+    options: ServeOptions, name: str, runtime: EnvironmentRuntime, say: Log, extra: Sequence[Operation] = ()
 ) -> AsyncIterator[web.Application]:
     """Open the application of a resources server."""
     if options.model or options.model_name:
         raise UsageError("--model: only an agent calls a model; add --as agent")
-    app = ResourcesServer(
+    server = ResourcesServer(
         name, runtime, options.limits, idle_timeout_s=options.lease_s, max_sessions=options.sessions, say=say
-    ).make_app()
-    if options.head:
-        HeadRoutes(name, RESOURCES).add_to(app)
-    yield app
+    )
+    head = HeadRoutes(name, RESOURCES).list_operations() if options.head else []
+    yield server.make_app([*extra, *head])
 
 
 @asynccontextmanager
 async def open_agent_app(
-    options: ServeOptions, name: str, runtime: EnvironmentRuntime, say: Log
+    options: ServeOptions, name: str, runtime: EnvironmentRuntime, say: Log, extra: Sequence[Operation] = ()
 ) -> AsyncIterator[web.Application]:
     """Open the application of an agent, and its model."""
     async with open_agent_model(options, say) as model:
@@ -208,10 +210,8 @@ async def open_agent_app(
             options.settings.attempts,
             concurrency if isinstance(concurrency, int) else AgentSettings().concurrency,
         )
-        app = AgentServer(name, runtime, model, settings, say).make_app()
-        if options.head:
-            HeadRoutes(f"{name}_agent", AGENTS).add_to(app)
-        yield app
+        head = HeadRoutes(f"{name}_agent", AGENTS).list_operations() if options.head else []
+        yield AgentServer(name, runtime, model, settings, say).make_app([*extra, *head])
 
 
 @asynccontextmanager
