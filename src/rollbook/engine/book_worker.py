@@ -427,7 +427,7 @@ async def work_on_book(
         display.start(counter.requested, await asyncio.to_thread(count_pending, book))
 
         def on_tick() -> None:
-            jobs.presence.outage = outage = model.describe_outage()
+            jobs.presence.outage = outage = model.describe_outage() or (roles.describe_outage() if roles else "")
             display.update(counter.progress(worker, outage, costs.cost, jobs.presence))
             if counter.stop_reason:
                 worker.stop()

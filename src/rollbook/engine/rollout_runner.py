@@ -288,7 +288,7 @@ class RolloutRunner:
     ) -> None:
         began = time.perf_counter()
         try:
-            rollout.score = await environment.verify(rollout.task, rollout, session)
+            rollout.score = await environment.verify(rollout.task, rollout, session, spent_s=clock.seconds)
         finally:
             clock.verify_s += time.perf_counter() - began
 
@@ -375,11 +375,16 @@ class AttemptClock:
         self._start, self._began = time.time(), time.perf_counter()
         self.environment_s = self.model_s = self.verify_s = 0.0
 
+    @property
+    def seconds(self) -> float:
+        """How long the attempt has taken so far."""
+        return time.perf_counter() - self._began
+
     def timing(self) -> Timing:
         """Return the record, rounded to the precision of a clock."""
         return Timing(
             round(self._start, 3),
-            round(time.perf_counter() - self._began, 6),
+            round(self.seconds, 6),
             round(self.model_s, 6),
             round(self.environment_s, 6),
             round(self.verify_s, 6),

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from rollbook.core import JSON, EnvironmentSpec, Limits, Rollout, Score, Settings, Task, as_score, derive_seed
+from rollbook.core import JSON, JUDGE, EnvironmentSpec, Limits, Rollout, Score, Settings, Task, as_score, derive_seed
 from rollbook.environments.calls import EnvironmentCall, RolloutRecord
 from rollbook.environments.environment import Environment, source_folder
 from rollbook.environments.judge import Judge
@@ -213,13 +213,20 @@ class EnvironmentRuntime:
         finally:
             self._state_slots.release()
 
-    async def verify(self, task: Task, rollout: Rollout, session: EnvironmentSession | None = None) -> Score:
-        """Score a rollout, or raise the failure of its verifier or judge; the `session` may have its container."""
+    async def verify(
+        self, task: Task, rollout: Rollout, session: EnvironmentSession | None = None, *, spent_s: float = 0.0
+    ) -> Score:
+        """Score a rollout, or raise the failure of its verifier or judge; the `session` may have its container.
+
+        The limit of verification does not count the calls of roles. What is left of the limit of the rollout, of which
+        the conversation took `spent_s`, is the limit for them.
+        """
         own_task = self._own_task(task)
         own = rollout if own_task is task else msgspec.structs.replace(rollout, task=own_task)
         if self._environment and self._environment.verify_needs_server:
             await self._wait_until_ready(task)
-        roles = RoleCaller(self._roles, rollout, in_verification=True)
+        allowed_s = self._limits.rollout_s - spent_s
+        roles = RoleCaller(self._roles, rollout, in_verification=True, allowed_s=allowed_s)
         score = await self._run_verifier(own_task, own, session, roles)
         if self._judge is None:
             return score
@@ -275,7 +282,14 @@ class EnvironmentRuntime:
         assert self._environment
         assert self._judge
         work = self._environment.appeal(task, rollout, score, judge)
-        value = await await_with_deadline(work, self._judge.timeout_s, "judge", "verifier_error", "judge_error", roles)
+        timeout_s = self._judge.timeout_s
+        deciding = await_with_deadline(work, timeout_s, "judge", "verifier_error", "judge_error", roles)
+        try:
+            value = await roles.limit_time(JUDGE, deciding)
+        except RolloutFailed:
+            if judge.outage:
+                raise judge.outage from None
+            raise
         return _as_score(value, "judge")
 
 

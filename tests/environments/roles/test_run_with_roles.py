@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from rollbook import Collector, Shortfall, UsageError, compare, export, load, plan, reverify, run
+from rollbook import Collector, EndpointDown, Shortfall, UsageError, compare, export, load, plan, reverify, run
 from rollbook.book import Book, rollouts
 from rollbook.core import Limits, StartOptions, derive_role_seed
 from rollbook.engine.progress import SilentDisplay
@@ -383,3 +384,80 @@ def test_an_environment_that_asks_without_end_is_stopped(tmp_path, monkeypatch):
     with RoleServer() as echo, pytest.raises(Shortfall) as caught:
         play(env, tmp_path / "a", roles={"echo": echo.url}, limit=1, attempts={"environment_error": 1})
     assert "asked models of roles more than 20 times" in str(caught.value.missing)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_limit_of_the_rollout_counts_calls_that_hang_in_verification(tmp_path, form):
+    env = write(tmp_path, GRADED[form])
+    with RoleServer(delay_s=20) as grader:
+        began = time.monotonic()
+        with pytest.raises(Shortfall, match="the model of the role grader") as caught:
+            play(env, tmp_path / "a", roles={"grader": grader.url}, limits=Limits(rollout_s=1.0))
+        assert time.monotonic() - began < 10
+    assert caught.value.failed == {"rollout_timeout": 1}
+
+
+APPEALING = """
+from rollbook import Environment, Task
+
+class Talk(Environment):
+    def tasks(self):
+        yield Task(id="t", prompt="Greet.")
+
+    def verify(self, task, rollout):
+        return False
+
+    async def appeal(self, task, rollout, score, judge):
+        return await judge.ask(rollout.text) == "Yes."
+"""
+
+
+def test_the_limit_of_the_rollout_counts_a_judge_that_hangs_and_reverify_can_score_it(tmp_path):
+    env = write(tmp_path, APPEALING)
+    with RoleServer(delay_s=20) as judge:
+        began = time.monotonic()
+        with pytest.raises(Shortfall, match="the model of the role judge") as caught:
+            play(env, tmp_path / "a", judge=judge.url, limits=Limits(rollout_s=1.0))
+        assert time.monotonic() - began < 10
+        assert caught.value.failed == {"rollout_timeout": 1}
+        judge.delay_s = 0.0
+        assert reverify(tmp_path / "a", tmp_path / "b", judge=judge.url).report.overall.mean == 1.0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_role_that_goes_away_stops_the_run_and_costs_no_attempt(tmp_path, form):
+    env = write(tmp_path, FORMS[form])
+    user = RoleServer()
+    with user:
+        user.answer = lambda _: stop_listening(user)
+        with pytest.raises(EndpointDown, match=r"the model of the role user: no model answered for 0.5 s .*refused"):
+            play(env, tmp_path / "a", roles={"user": user.url}, outage_s=0.5, attempts={})
+    assert load(tmp_path / "a").report.failed == {}
+    with RoleServer() as back:
+        resume(tmp_path / "a", {"roles": {"user": back.url}}, None, SilentDisplay(), StartOptions())
+    assert load(tmp_path / "a").report.scored == 3
+
+
+def test_a_prompt_that_the_model_of_a_role_never_answers_fails_only_its_rollout(tmp_path):
+    env = write(tmp_path, ASYNC.replace('"content": rollout.text', '"content": task.id'))
+    with RoleServer() as user:
+        user.refuses = "t1"
+        with pytest.raises(Shortfall) as caught:
+            play(env, tmp_path / "a", roles={"user": user.url}, outage_s=60)
+    assert (caught.value.scored, caught.value.failed) == (2, {"role_error": 1})
+
+
+def stop_listening(server: RoleServer) -> str:
+    server.close()
+    return "Bye."
+
+
+def test_a_judge_that_goes_away_stops_the_run_and_costs_no_attempt(tmp_path):
+    three = "for i in range(3):\n            yield Task(id=f't{i}'"
+    env = write(tmp_path, APPEALING.replace('yield Task(id="t"', three))
+    judge = RoleServer()
+    with judge:
+        judge.answer = lambda _: stop_listening(judge)
+        with pytest.raises(EndpointDown, match=r"the judge: no model answered for 0.5 s .*refused"):
+            play(env, tmp_path / "a", judge=judge.url, outage_s=0.5, concurrency=1)
+    assert load(tmp_path / "a").report.failed == {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -13,8 +14,11 @@ from rollbook.core import JSON, JUDGE, Message, RoleCall, Rollout, check_extra_s
 from rollbook.environments.answers.extraction import strip_thinking
 from rollbook.environments.calls import ModelAnswer, ModelAsk
 from rollbook.environments.roles.client import RoleClient
-from rollbook.errors import RolloutFailed, UsageError
+from rollbook.errors import EndpointDown, RolloutFailed, UsageError
 from rollbook.models import Completion
+from rollbook.processes import timeout_after
+
+T = TypeVar("T")
 
 MAX_CALLS = 1000
 """How many calls of roles one rollout may make: an environment that asks in a loop must come to an end."""
@@ -29,12 +33,23 @@ class FindClient(Protocol):
 
 
 class RoleCaller:
-    """Asks for one rollout. `in_verification`: its calls are made to score the rollout."""
+    """Asks for one rollout. `in_verification`: its calls are made to score the rollout.
 
-    def __init__(self, clients: FindClient | None, rollout: Rollout, *, in_verification: bool = False) -> None:
+    `allowed_s` is how long its calls may take in all, where nothing else limits the time of the rollout.
+    """
+
+    def __init__(
+        self,
+        clients: FindClient | None,
+        rollout: Rollout,
+        *,
+        in_verification: bool = False,
+        allowed_s: float = math.inf,
+    ) -> None:
         self._clients, self._rollout, self._in_verification = clients, rollout, in_verification
+        self._allowed_s = allowed_s
         self._numbers = Counter(call.role for call in rollout.role_calls)
-        self._failure: RolloutFailed | None = None
+        self._failure: RolloutFailed | EndpointDown | None = None
         self._in_flight, self._since, self._asked_s = 0, 0.0, 0.0
 
     @property
@@ -49,18 +64,35 @@ class RoleCaller:
 
     def check_failure(self, where: str) -> None:
         """Raise the failure of an earlier call: environment code that catches it must not make a score of it."""
+        if isinstance(self._failure, EndpointDown):
+            raise self._failure
         if self._failure is not None:
             raise RolloutFailed(self._failure.kind, where, self._failure.message)
 
+    async def limit_time(self, role: str, calls: Awaitable[T]) -> T:
+        """Await calls of a role, for as long as the calls of the rollout may still take."""
+        left_s = self._allowed_s - self.asked_s
+        if left_s == math.inf:
+            return await calls
+        deadline = timeout_after(max(left_s, 0.0))
+        try:
+            async with deadline:
+                return await calls
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            why = f"the rollout took longer than --timeout: it waited for the model of the role {role}"
+            raise RolloutFailed("rollout_timeout", "verify", why) from None
+
     async def ask(self, role: str, messages: Sequence[Message], sampling: Mapping[str, JSON]) -> RoleCall:
-        """Return the recorded call; RolloutFailed if there is no answer."""
+        """Return the recorded call; RolloutFailed if there is no answer, EndpointDown if the run has to stop."""
         check_role_sampling(role, sampling)
         if not self._in_flight:
             self._since = time.perf_counter()
         self._in_flight += 1
         try:
-            return await self._ask(role, messages, sampling)
-        except RolloutFailed as error:
+            return await self.limit_time(role, self._ask(role, messages, sampling))
+        except (RolloutFailed, EndpointDown) as error:
             self._failure = self._failure or error
             raise
         finally:
@@ -101,6 +133,8 @@ class RoleCaller:
             return ModelAnswer("", "", await self.ask(ask.role, ask.messages, ask.sampling))
         except RolloutFailed as error:
             return ModelAnswer(error.kind, error.message)
+        except EndpointDown as error:  # the run stops: `check_failure` raises it once the call of the process ends
+            return ModelAnswer("role_error", str(error))
         except UsageError as error:
             return ModelAnswer("environment_error", str(error))
 

@@ -67,6 +67,10 @@ class RoleClients:
         for client in self.list_clients():
             client.stop_waiting()
 
+    def describe_outage(self) -> str:
+        """Return which models have not answered for how long, and why; empty while all do."""
+        return "; ".join(filter(None, (client.describe_outage() for client in self.list_clients())))
+
     def list_clients(self) -> list[RoleClient]:
         """Return all of them, the judge first."""
         return [*([self.judge] if self.judge else []), *self._others.values()]
