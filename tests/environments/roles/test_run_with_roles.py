@@ -461,3 +461,42 @@ def test_a_judge_that_goes_away_stops_the_run_and_costs_no_attempt(tmp_path):
         with pytest.raises(EndpointDown, match=r"the judge: no model answered for 0.5 s .*refused"):
             play(env, tmp_path / "a", judge=judge.url, outage_s=0.5, concurrency=1)
     assert load(tmp_path / "a").report.failed == {}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_reverify_asks_the_models_of_the_last_start_and_needs_no_option_for_it(tmp_path, form):
+    env = write(tmp_path, GRADED[form])
+    with RoleServer() as grader, RoleServer(lambda _: "No.", name="strict") as other:
+        play(env, tmp_path / "a", roles={"grader": grader.url})
+        assert reverify(tmp_path / "a", tmp_path / "b").report.overall.mean == 1.0
+        changed = reverify(tmp_path / "a", tmp_path / "c", roles={"grader": other.url})
+        assert (changed.report.overall.mean, changed.changed) == (0.0, 1)
+        with pytest.raises(UsageError, match="was started with strict as grader: continue with that"):
+            reverify(tmp_path / "a", tmp_path / "c")
+        with pytest.raises(
+            UsageError, match=r"--role user: nothing in .* asks a model of that role; its roles: grader"
+        ):
+            reverify(tmp_path / "a", tmp_path / "d", roles={"user": other.url})
+    names = [Book(tmp_path / run).manifest.roles["grader"].model.name for run in "abc"]
+    assert names == ["actor-1", "actor-1", "strict"]
+    with pytest.raises(UsageError, match=r"role grader: .*connection refused.*; if it is elsewhere now, give --role"):
+        reverify(tmp_path / "a", tmp_path / "e")
+    assert not (tmp_path / "e").exists()
+
+
+def test_reverify_does_not_need_the_models_that_only_took_part_in_the_conversation(talk, tmp_path):
+    with RoleServer() as user:
+        play(talk, tmp_path / "a", roles={"user": user.url})
+    assert reverify(tmp_path / "a", tmp_path / "b").report.overall.mean == 1.0
+
+
+def test_reverify_finds_the_name_of_another_judge_as_run_does(tmp_path):
+    env = write(tmp_path, APPEALING)
+    with RoleServer(name="kind") as kind, RoleServer(lambda _: "No.", name="strict") as strict:
+        play(env, tmp_path / "a", judge=kind.url)
+        assert reverify(tmp_path / "a", tmp_path / "b", judge=kind.url).changed == 0
+        assert reverify(tmp_path / "a", tmp_path / "c", judge=strict.url).report.overall.mean == 0.0
+        with pytest.raises(UsageError, match="--only failed: the other scores are by kind, not by strict"):
+            reverify(tmp_path / "a", tmp_path / "d", judge=strict.url, only="failed")
+    assert [Book(tmp_path / run).manifest.judge.name for run in "bc"] == ["kind", "strict"]
+    assert not (tmp_path / "d").exists()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
@@ -91,6 +91,23 @@ def _make_client(role: str, spec: RoleSpec, settings: Settings) -> RoleClient:
     return RoleClient(role, spec, make_model_settings(role, given, settings), price=given.price)
 
 
+async def probe_roles(roles: RunRoles, settings: Settings, wait_s: float, say: Callable[[str], None]) -> Settings:
+    """Ask the model of every role one short completion; a UsageError says why one has no answer.
+
+    Return the settings with the names of parameters that the endpoints have turned out to take.
+    """
+    clients = make_clients(roles, settings)
+    if clients.judge:
+        settings = msgspec.structs.replace(settings, judge_wire_names=await clients.judge.probe(wait_s, say))
+    found = dict(settings.roles)
+    for role in roles.others:
+        client = clients.find(role)
+        assert client is not None
+        if learned := await client.probe(wait_s, say):
+            found[role] = msgspec.structs.replace(found[role], wire_names=learned)
+    return msgspec.structs.replace(settings, roles=found)
+
+
 @asynccontextmanager
 async def open_roles(roles: RunRoles, settings: Settings) -> AsyncIterator[RoleClients]:
     """Open the models of the roles of a run for as long as the context lasts."""
@@ -140,11 +157,11 @@ def resolve_roles(
     found = {role: given for role, given in settings.roles.items() if role == JUDGE}
     for role, given in settings.roles.items():
         if role != JUDGE:
-            others[role], found[role] = _resolve_role(role, given, settings, needs_key=needs_key)
+            others[role], found[role] = resolve_role(role, given, settings, needs_key=needs_key)
     return RunRoles(judge, others), msgspec.structs.replace(settings, roles=found)
 
 
-def _resolve_role(
+def resolve_role(
     role: str, given: RoleSettings, settings: Settings, *, kind: str = "chat", needs_key: bool = True
 ) -> tuple[RoleSpec, RoleSettings]:
     """Return what a role means, and where its model is."""
@@ -270,7 +287,7 @@ def change_roles(planned: Mapping[str, RoleSpec], before: Mapping[str, RoleSetti
             key_env=given.key_env or ("" if hosted else last.key_env),
             price=given.price or last.price,
         )
-        new, found[role] = _resolve_role(role, named, settings, kind=endpoint_kind(spec.model))
+        new, found[role] = resolve_role(role, named, settings, kind=endpoint_kind(spec.model))
         if new.model != spec.model:
             raise UsageError(
                 f"--role {role}={given.urls[0]}: this run was planned with {spec.model.name}: start a new run"
