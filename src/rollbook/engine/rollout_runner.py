@@ -21,6 +21,7 @@ from rollbook.core import (
     FILE_PREFIX,
     JSON,
     REFERENCE_PREFIX,
+    ContentPart,
     Failure,
     Limits,
     Message,
@@ -31,9 +32,11 @@ from rollbook.core import (
     Timing,
     ToolFormat,
     Turn,
-    check_media_size,
+    check_source,
     derive_seed,
     list_sources,
+    map_parts,
+    read_source,
 )
 from rollbook.engine.retries import AttemptResult, record_failure, retry_delay_s, wait_for_event
 from rollbook.engine.worker import RolloutJob
@@ -153,28 +156,34 @@ class ModelCaller:
             "group": self._group,
             "tools": tools,
         }
-        if sources := list_sources(messages):
+        if list_sources(messages):
             # After an image nothing is continued in token ids, so that no earlier call is looked for.
-            return await self._model.complete(await self._put_media_in(messages, sources), sampling, **options)
+            return await self._model.complete(await self._put_media_in(messages), sampling, **options)
         earlier = next((call for call in reversed(self._earlier_calls) if call.precedes(messages)), None)
         if earlier is None or self._continues is None:
             return await self._model.complete(messages, sampling, **options)
         return await self._continues.complete_from(earlier, messages, sampling, **options)
 
-    async def _put_media_in(self, messages: Sequence[Message], sources: Sequence[str]) -> Sequence[Message]:
-        """Return the messages with the data of stored images and sounds; a file can only be part of a task."""
-        for source in sources:
-            try:
-                check_media_size(len(source) * 3 // 4)
-            except UsageError as error:
-                raise RolloutFailed("environment_error", "messages", str(error)) from None
-            if source.startswith(FILE_PREFIX):
-                why = f"{source[:80]}: only tasks may name files; give the data in a reply"
-                raise RolloutFailed("environment_error", "messages", why)
-            if self._media is None and source.startswith(REFERENCE_PREFIX):
-                why = f"{source[:80]}: nothing is stored here; give the data"
-                raise RolloutFailed("environment_error", "messages", why)
-        return messages if self._media is None else await asyncio.to_thread(self._media.expand, messages)
+    async def _put_media_in(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages with the data of stored images and sounds; what cannot be sent fails the rollout."""
+
+        def put_in() -> Sequence[Message]:
+            checked = map_parts(messages, self._check_part)
+            return checked if self._media is None else self._media.expand(checked)
+
+        try:
+            return await asyncio.to_thread(put_in)  # decoding and reading large images would block the loop
+        except UsageError as error:
+            raise RolloutFailed("environment_error", "messages", str(error)) from None
+
+    def _check_part(self, part: ContentPart) -> ContentPart:
+        check_source(part)
+        source = read_source(part) or ""
+        if source.startswith(FILE_PREFIX):
+            raise UsageError(f"{source[:80]}: only tasks may name files; give the data in a reply")
+        if self._media is None and source.startswith(REFERENCE_PREFIX):
+            raise UsageError(f"{source[:80]}: nothing is stored here; give the data")
+        return part
 
     def _check_token_count(self, completion: Completion) -> None:
         """Refuse a server that does not count tokens: a limit on tokens would have no effect."""
