@@ -303,6 +303,11 @@ def test_the_cost_of_roles_is_limited_with_that_of_the_policy(tmp_path):
         with pytest.raises(Shortfall, match=r"stopped by --max-cost 0\.01"):
             play(env, tmp_path / "a", roles=given, samples=200, concurrency=1, max_cost=0.01)
         assert len(user.asked) < 1200
+        user.asked.clear()
+        user.delay_s = 0.2
+        with pytest.raises(Shortfall, match=r"stopped by --max-cost 0\.1"):
+            play(env, tmp_path / "b", roles=given, samples=20, concurrency=64, max_cost=0.1)
+        assert len(user.asked) in (10, 12), "one rollout makes two calls for 0.022"
 
 
 def test_a_comparison_names_roles_that_differ(tmp_path):
