@@ -495,7 +495,7 @@ def extend_samples(
     book: Book, samples: int, changes: dict[str, JSON], workers: int | None = None, *, served: bool = False
 ) -> None:
     """Add samples to every task that has fewer than `samples`, in chunks for so many workers; refuse if none has."""
-    known = _count_samples(book)
+    known = count_samples(book)
     settings = change_settings(book.manifest, book.last_settings(), changes)
     check_run_model(book, settings, served=served)
     # Before anything is written: a run that is refused stays as it is.
@@ -516,8 +516,8 @@ def count_open_chunks(book: Book, settings: Settings | None = None) -> int:
     return sum(not is_closed(seals.get(number), rounds) for number in range(len(book.chunks)))
 
 
-def _count_samples(book: Book) -> int:
-    """How many samples of every task there are; in a blend, of those that have the fewest."""
+def count_samples(book: Book) -> int:
+    """Return how many samples of every task there are; in a blend, of those that have the fewest."""
     most: dict[str, int] = {}
     for part in book.plan.parts:
         env = book.tasks.read(part.tasks[0]).env
