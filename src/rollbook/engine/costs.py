@@ -75,7 +75,7 @@ class CostMeter:
             self.stop_reason = f"stopped by {limit} at a cost of {format_cost(self.cost)}: resume with a higher one"
 
     def admits(self, running: int) -> bool:
-        """Return whether one more rollout may start beside those that run.
+        """Return whether one more rollout may start while others run.
 
         Each may cost as much as the dearest so far, and other workers are taken to have as many. One alone runs as long
         as the limit is not passed.
