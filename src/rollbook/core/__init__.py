@@ -111,6 +111,7 @@ if TYPE_CHECKING:
         StartOptions,
         ToolFormat,
         check_extra_sampling,
+        check_sampling_values,
         list_all_parameters,
         list_parameters,
     )
@@ -203,6 +204,7 @@ __all__ = [
     "check_extra_sampling",
     "check_media_size",
     "check_retry_rules",
+    "check_sampling_values",
     "check_source",
     "choose_exit_code",
     "choose_hint",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -252,3 +253,31 @@ def test_a_comparison_needs_a_reference_and_an_even_number_of_votes(tmp_path):
         judge.answer = compare_by(lambda *_: "C")
         with pytest.raises(Shortfall, match="better must be"):
             play(tmp_path, judge, [COMPARED], env="rubric?compare=true")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("compare=maybe", "compare='maybe'; give true or false"),
+        ("votes=0", "votes=0; give a number from 1 on"),
+        ("votes=x", "votes='x'; give a whole number"),
+        ("temperature=-1", "temperature=-1; give a number from 0 on"),
+        ("vote=2", "takes no argument 'vote'; did you mean votes"),
+    ],
+)
+def test_wrong_arguments_are_one_line(tmp_path, arguments, words):
+    with pytest.raises(UsageError, match=words):
+        play(tmp_path, None, env=f"rubric?{arguments}")
+
+
+def test_all_calls_of_a_rollout_whose_votes_fail_are_recorded(tmp_path):
+    def answer(messages):
+        last = "C3 (0 to 1)" in messages[0]["content"].split("<criteria>\n")[1][:12]
+        if last:
+            time.sleep(0.3)
+        return judge_by(FAIR)(messages) if last else "I like it."
+
+    with RoleServer(answer) as judge, pytest.raises(Shortfall):
+        play(tmp_path, judge)
+    (line,) = [line for path in (tmp_path / "a" / "journals").glob("*.failures.jsonl") for line in path.open()]
+    assert len(json.loads(line)["role_calls"]) == len(judge.asked) == 3

@@ -484,7 +484,8 @@ def test_reverify_asks_the_models_of_the_last_start_and_needs_no_option_for_it(t
             reverify(tmp_path / "a", tmp_path / "d", roles={"user": other.url})
     names = [Book(tmp_path / run).manifest.roles["grader"].model.name for run in "abc"]
     assert names == ["actor-1", "actor-1", "strict"]
-    with pytest.raises(UsageError, match=r"role grader: .*connection refused.*; if it is elsewhere now, give --role"):
+    wanted = r"role grader: .*connection refused; start the server first; if it is elsewhere now, give --role"
+    with pytest.raises(UsageError, match=wanted):
         reverify(tmp_path / "a", tmp_path / "e")
     assert not (tmp_path / "e").exists()
 
@@ -505,3 +506,24 @@ def test_reverify_finds_the_name_of_another_judge_as_run_does(tmp_path):
             reverify(tmp_path / "a", tmp_path / "d", judge=strict.url, only="failed")
     assert [Book(tmp_path / run).manifest.judge.name for run in "bc"] == ["kind", "strict"]
     assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [
+        ({"temperature": "hot"}, "--role user.sampling.temperature=hot: give a number from 0 on"),
+        ({"top_p": 2}, "--role user.sampling.top_p=2: give a number from 0 to 1"),
+        ({"max_tokens": 1.5}, "--role user.sampling.max_tokens=1.5: give a whole number from 1 on"),
+        ({"max_tokens": True}, "give a whole number from 1 on"),
+    ],
+)
+def test_sampling_values_of_a_role_are_checked_before_anything_is_written(talk, tmp_path, sampling, words):
+    with RoleServer() as user, pytest.raises(UsageError, match=words):
+        play(talk, tmp_path / "a", roles={"user": {"model": user.url, "sampling": sampling}})
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_wrong_value_of_the_environment_is_named(tmp_path):
+    env = write(tmp_path, ASYNC.replace("temperature=0.5", "temperature=-1"))
+    with RoleServer() as user, pytest.raises(Shortfall, match="the role user was asked with temperature=-1: give a"):
+        play(env, tmp_path / "a", roles={"user": user.url}, attempts={"environment_error": 1}, limit=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
@@ -131,6 +132,8 @@ class Rubric(Environment):
             raise UsageError(f"rubric: votes={votes}; give a number from 1 on")
         if votes > 2 and not temperature:
             raise UsageError(f"rubric: votes={votes}: without a temperature votes repeat; give temperature=0.7 or so")
+        if not 0 <= temperature < math.inf:
+            raise UsageError(f"rubric: temperature={temperature}; give a number from 0 on")
         if compare and votes % 2:
             raise UsageError(
                 f"rubric: votes={votes}: compare=true shows both orders equally often; give an even number"
@@ -150,7 +153,8 @@ class Rubric(Environment):
             why = f"not asked: an answer of {len(answer)} characters is not judged"
             return Score(0.0, info={"rubric": {"prompt": PROMPT_VERSION, "note": why}})
         vote = self._compare_once if self._compare else self._vote
-        votes = await asyncio.gather(*(vote(task, criteria, answer, number) for number in range(self._votes)))
+        asking = [vote(task, criteria, answer, number) for number in range(self._votes)]
+        votes = _take_votes(await asyncio.gather(*asking, return_exceptions=True))
         return make_comparison_score(criteria, votes) if self._compare else make_rubric_score(criteria, votes)
 
     async def _vote(self, task: Task, criteria: Sequence[Criterion], answer: str, number: int) -> list[float]:
@@ -177,6 +181,14 @@ class Rubric(Environment):
                     raise RolloutFailed("judge_error", "judge", why) from None
                 messages += [Message("assistant", call.text), Message("user", AGAIN.format(why=error))]
         raise AssertionError("unreachable")
+
+
+def _take_votes(results: Sequence[list[float] | BaseException]) -> list[list[float]]:
+    """Return the votes, or raise the first failure: after all have ended, so that each call is recorded."""
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if isinstance(result, list)]
 
 
 def make_rubric_task(row: DataRow, template: PromptTemplate | None) -> Task:

@@ -10,7 +10,16 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from rollbook.core import JSON, JUDGE, Message, RoleCall, Rollout, check_extra_sampling, derive_role_seed
+from rollbook.core import (
+    JSON,
+    JUDGE,
+    Message,
+    RoleCall,
+    Rollout,
+    check_extra_sampling,
+    check_sampling_values,
+    derive_role_seed,
+)
 from rollbook.environments.answers.extraction import strip_thinking
 from rollbook.environments.calls import ModelAnswer, ModelAsk
 from rollbook.environments.roles.client import RoleClient
@@ -140,7 +149,8 @@ class RoleCaller:
 
 
 def check_role_sampling(role: str, sampling: Mapping[str, JSON]) -> None:
-    """Refuse parameters that Rollbook sets itself."""
+    """Refuse parameters that Rollbook sets itself, and values that no model can be asked with."""
+    check_sampling_values(sampling, f"the role {role} was asked with ")
     extra = {name: value for name, value in sampling.items() if name not in ("temperature", "top_p", "max_tokens")}
     check_extra_sampling(extra, f"the role {role} was asked with")
 

@@ -19,6 +19,7 @@ from rollbook.core import (
     RoleSpec,
     Settings,
     check_extra_sampling,
+    check_sampling_values,
 )
 from rollbook.environments.judge import JUDGE_WORDING, JudgeClient, make_judge_settings
 from rollbook.environments.registry import LoadedEnvironment
@@ -167,6 +168,7 @@ def resolve_role(
     """Return what a role means, and where its model is."""
     if not given.urls:
         raise UsageError(f"--role {role}: give its model as well, as in --role {role}=http://host:8000/v1")
+    check_sampling_values(given.sampling, f"--role {role}.sampling.")
     check_extra_sampling(_drop_own_fields(given.sampling), f"--role {role}.sampling")
     own = make_model_settings(role, given, settings)
     targets = [] if given.urls == [EMBEDDED] else given.urls

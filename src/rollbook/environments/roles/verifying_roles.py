@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from rollbook.book import Book, CountedLines, FinalFailures, read_line_before
-from rollbook.core import JSON, JUDGE, ModelSpec, RoleSettings, RoleSpec, Settings
+from rollbook.core import FAILURE_KINDS, JSON, JUDGE, ModelSpec, RoleSettings, RoleSpec, Settings
 from rollbook.environments.roles.run_roles import (
     EMBEDDED,
     RunRoles,
@@ -18,6 +19,10 @@ from rollbook.environments.roles.run_roles import (
 )
 from rollbook.errors import UsageError
 from rollbook.models import is_provider_target
+
+_START_OPTIONS = re.compile(
+    r", or wait for one that is starting: --wait \d+|; a server that loads its weights [^;]*; --no-probe [^;]*"
+)
 
 
 class _StoredCall(msgspec.Struct, frozen=True):
@@ -42,8 +47,8 @@ def find_verifying_roles(book: Book) -> set[str]:
         return known
     found = {role for _, _, line in CountedLines(book, _CallsLine) for role in _list_asked(line)}
     for path, end, header in FinalFailures(book).iterate_with_offsets():
-        if header.failure.where == "verify" and header.failure.kind in ("role_error", "rollout_timeout"):
-            return known
+        if header.failure.where == "verify" and not FAILURE_KINDS[header.failure.kind].in_verification:
+            return known  # not a failure of the verifier itself, so of a model that it asked
         found |= set(_list_asked(msgspec.json.decode(read_line_before(path, end), type=_CallsLine)))
     return found & known
 
@@ -85,7 +90,7 @@ async def _choose_judge(
     for each in _list_names(targets, name, before):
         try:
             judge, found = resolve_judge(targets, each, settings, kind=kind)
-            return judge, await probe_roles(RunRoles(judge), found, 0.0, say)
+            return judge, await _probe(RunRoles(judge), found, say)
         except UsageError as problem:
             error = problem
     assert error is not None
@@ -143,4 +148,12 @@ async def _probe_role(
     role: str, spec: RoleSpec, address: RoleSettings, settings: Settings, say: Callable[[str], None]
 ) -> RoleSettings:
     alone = msgspec.structs.replace(settings, roles={role: address})
-    return (await probe_roles(RunRoles(None, {role: spec}), alone, 0.0, say)).roles[role]
+    return (await _probe(RunRoles(None, {role: spec}), alone, say)).roles[role]
+
+
+async def _probe(roles: RunRoles, settings: Settings, say: Callable[[str], None]) -> Settings:
+    """Probe the models; the advice of an error does not name options that only the start of a run has."""
+    try:
+        return await probe_roles(roles, settings, 0.0, say)
+    except UsageError as error:
+        raise UsageError(_START_OPTIONS.sub("", str(error))) from None
