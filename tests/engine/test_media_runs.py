@@ -17,6 +17,7 @@ from rollbook.book import Book, MediaStore, read_files_into, verify_run
 from rollbook.processes import run_event_loop
 from support.commands import Served
 from support.pictures import PICTURES, data_url, make_png, make_wav, name_of, write_pictures
+from support.role_server import RoleServer
 
 RED, TONE = make_png(), make_wav()
 STORED = sorted([name_of(RED), name_of(TONE, "wav")])
@@ -200,3 +201,27 @@ def test_a_collector_sends_the_files_of_its_tasks(tmp_path: Path, endpoint: Serv
     if has_book:
         assert sorted(path.name for path in (tmp_path / "book" / "media").iterdir()) == STORED
         assert Book(tmp_path / "book").tasks.read(0).messages[0].content[1]["image_url"]["url"].startswith("media:")  # type: ignore[index]
+
+
+ROLE = "class Pictures(Environment):\n    roles = ('eye',)\n"
+LOOKING = PICTURES.replace("class Pictures(Environment):", ROLE).replace(
+    "    def verify(self, task, rollout):",
+    "    async def verify(self, task, rollout):\n        await self.model('eye').ask(rollout.messages)",
+)
+FORMS = {
+    "async": LOOKING,
+    "sync": LOOKING.replace("async ", "").replace("await ", "").replace(".ask(", ".ask_blocking("),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_role_is_sent_the_data_of_stored_images(start: Any, endpoint: Served, form: str) -> None:
+    with RoleServer() as eye:
+        run = start(FORMS[form], roles={"eye": eye.url})
+        parts = [body["messages"][0]["content"][1:] for body in eye.asked]
+        assert parts
+        assert {each[0]["image_url"]["url"] for each in parts} == {data_url(RED)}
+        assert "media:" not in json.dumps(eye.asked)
+        (run / "media" / name_of(RED)).unlink()
+        with pytest.raises(BookError, match="is missing: restore it from a copy of the run"):
+            rollbook.reverify(run, run.with_name("again"))

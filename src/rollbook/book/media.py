@@ -142,6 +142,25 @@ class MediaStore:
                 yield f"{MEDIA_FOLDER}/{name} {problem}"
 
 
+def put_media_in(messages: Sequence[Message], store: MediaStore | None) -> Sequence[Message]:
+    """Return messages as a model is sent them, with the data of stored images and sounds.
+
+    A UsageError names what cannot be sent: a file, which only tasks may name, and data that cannot be read.
+    """
+
+    def check(part: ContentPart) -> ContentPart:
+        check_source(part)
+        source = read_source(part) or ""
+        if source.startswith(FILE_PREFIX):
+            raise UsageError(f"{source[:80]}: only tasks may name files; give the data in a reply")
+        if store is None and read_reference(source) is not None:
+            raise UsageError(f"{source[:80]}: nothing is stored here; give the data")
+        return part
+
+    checked = map_parts(messages, check)
+    return checked if store is None else store.expand(checked)
+
+
 def list_media(run: Path) -> list[Path]:
     """Return the stored files of a run directory; temporary ones of a writer that was killed are left out."""
     folder = run / MEDIA_FOLDER

@@ -15,13 +15,10 @@ from itertools import takewhile
 import msgspec
 
 from rollbook.agents import Agent, choose_agent
-from rollbook.book import KeyHistory, MediaStore
+from rollbook.book import KeyHistory, MediaStore, put_media_in
 from rollbook.core import (
     FAILURE_KINDS,
-    FILE_PREFIX,
     JSON,
-    REFERENCE_PREFIX,
-    ContentPart,
     Failure,
     Limits,
     Message,
@@ -32,11 +29,8 @@ from rollbook.core import (
     Timing,
     ToolFormat,
     Turn,
-    check_source,
     derive_seed,
     list_sources,
-    map_parts,
-    read_source,
 )
 from rollbook.engine.retries import AttemptResult, record_failure, retry_delay_s, wait_for_event
 from rollbook.engine.worker import RolloutJob
@@ -166,24 +160,10 @@ class ModelCaller:
 
     async def _put_media_in(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the messages with the data of stored images and sounds; what cannot be sent fails the rollout."""
-
-        def put_in() -> Sequence[Message]:
-            checked = map_parts(messages, self._check_part)
-            return checked if self._media is None else self._media.expand(checked)
-
-        try:
-            return await asyncio.to_thread(put_in)  # decoding and reading large images would block the loop
+        try:  # in a thread: decoding and reading large images would block the loop
+            return await asyncio.to_thread(put_media_in, messages, self._media)
         except UsageError as error:
             raise RolloutFailed("environment_error", "messages", str(error)) from None
-
-    def _check_part(self, part: ContentPart) -> ContentPart:
-        check_source(part)
-        source = read_source(part) or ""
-        if source.startswith(FILE_PREFIX):
-            raise UsageError(f"{source[:80]}: only tasks may name files; give the data in a reply")
-        if self._media is None and source.startswith(REFERENCE_PREFIX):
-            raise UsageError(f"{source[:80]}: nothing is stored here; give the data")
-        return part
 
     def _check_token_count(self, completion: Completion) -> None:
         """Refuse a server that does not count tokens: a limit on tokens would have no effect."""

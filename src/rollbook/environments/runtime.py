@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from rollbook.book import MediaStore
 from rollbook.core import JSON, JUDGE, EnvironmentSpec, Limits, Rollout, Score, Settings, Task, as_score, derive_seed
 from rollbook.environments.calls import EnvironmentCall, RolloutRecord
 from rollbook.environments.environment import Environment, source_folder
@@ -65,7 +66,7 @@ class EnvironmentRuntime:
         self._mcp_servers: McpServers | None = None
         self._containers: ContainerHost | None = None
         self._prefix = spec.terms.prefix if spec.terms else ""
-        self._roles = roles
+        self._roles, self._media = roles, MediaStore(run) if run else None
         self._judge = roles.judge if roles and spec.appeals else None
         self._limits, self._make = limits, environment
         self._pool = (
@@ -166,7 +167,8 @@ class EnvironmentRuntime:
         await self._state_slots.acquire()
         try:
             recorded_in = rollout or Rollout(task=task, sample=0, seed=derive_seed(0, name, 0))
-            session = await self._make_session(f"{name}/{next(self._numbers)}", RoleCaller(self._roles, recorded_in))
+            roles = RoleCaller(self._roles, recorded_in, media=self._media)
+            session = await self._make_session(f"{name}/{next(self._numbers)}", roles)
         except BaseException:
             self._state_slots.release()
             raise
@@ -226,7 +228,7 @@ class EnvironmentRuntime:
         if self._environment and self._environment.verify_needs_server:
             await self._wait_until_ready(task)
         allowed_s = self._limits.rollout_s - spent_s
-        roles = RoleCaller(self._roles, rollout, in_verification=True, allowed_s=allowed_s)
+        roles = RoleCaller(self._roles, rollout, in_verification=True, allowed_s=allowed_s, media=self._media)
         score = await self._run_verifier(own_task, own, session, roles)
         if self._judge is None:
             return score
