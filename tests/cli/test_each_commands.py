@@ -195,6 +195,7 @@ def test_a_file_lists_models_with_options_of_their_own(rollbook, script, tmp_pat
         ("run sums.py:Sums -m a/b -m c/d --each --model-name x", "--model-name x: --each runs several models"),
         ("run sums.py:Sums -m scripted:a -m scripted:b --each --on ray", "--each runs one model after another"),
         ("run sums.py:Sums --config bad.yaml", "bad.yaml:1: models, number 2: samples is no option of one model"),
+        ("run sums.py:Sums --config none.yaml", "none.yaml:1: models, number 2: it names no model; write model:"),
         ("run sums.py:Sums --config name.yaml", "name.yaml:1: models, number 1: name ../a: write letters"),
         ("run sums.py:Sums --config good.yaml --save-config new.yaml", "--save-config: writes no `models`; copy"),
         ("run sums.py:Sums --config good.yaml -m scripted:a", "the file of --config has `models`; give one of them"),
@@ -202,6 +203,7 @@ def test_a_file_lists_models_with_options_of_their_own(rollbook, script, tmp_pat
 )
 def test_mistakes_are_one_line_and_nothing_is_written(rollbook, tmp_path, line, words):
     (tmp_path / "bad.yaml").write_text("models: [openai/a, {model: openai/b, samples: 3}]\n")
+    (tmp_path / "none.yaml").write_text("models: [openai/a, {name: b}]\n")
     (tmp_path / "name.yaml").write_text("models: [{model: openai/b, name: ../a}]\n")
     (tmp_path / "good.yaml").write_text("models: [scripted:a, scripted:b]\n")
     (tmp_path / "a").write_text('{"task": "sum-0", "answer": "0"}\n')

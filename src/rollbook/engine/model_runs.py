@@ -419,6 +419,8 @@ def _read_targets(
     given = [{"model": each} if isinstance(each, str) else dict(each) for each in models]
     names = [check_name(str(each.pop("name"))) if "name" in each else "" for each in given]
     for each in given:
+        if each.keys().isdisjoint(("model", "model_name", "base_urls")):
+            raise UsageError(f"models: {each!r} names no model; give it as 'model', such as a URL")
         for name in SAME_FOR_ALL:
             if name in each:
                 raise UsageError(f"models: {name} is the same for all models; give it to run_each")
