@@ -116,7 +116,7 @@ class Judge:
         try:
             completion = await self._client.complete_within(prompt, self._name, self._rollout.seed, tokens)
         except EndpointDown as error:
-            self.outage = self._client.name_outage(error)
+            self.outage = error
             raise _judge_failure(str(error)) from None
         call = make_role_call(self._client, completion, number, self._rollout.seed, began, in_verification=True)
         self._rollout.role_calls.append(call)
@@ -177,7 +177,7 @@ class JudgeClient(RoleClient):
         """
         sampling = msgspec.structs.replace(self._answer_sampling, max_tokens=tokens)
         try:
-            return await self._model.complete([Message("user", prompt)], sampling, seed=seed, rollout=name)
+            return await self.call_until_answered([Message("user", prompt)], sampling, seed, name)
         except RolloutFailed as error:
             if error.kind == "model_rejected" and read_context_limit(error.message):
                 # the advice on --max-tokens is for the model of the run; the limit of a judge cannot be set

@@ -32,7 +32,15 @@ from rollbook.environments.session import (
 )
 from rollbook.environments.source import explain_error
 from rollbook.environments.tools import Toolbox
-from rollbook.errors import ContainerError, InvalidReward, RollbookError, RolloutFailed, UsageError
+from rollbook.errors import (
+    BookError,
+    ContainerError,
+    EndpointDown,
+    InvalidReward,
+    RollbookError,
+    RolloutFailed,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from rollbook.containers import ContainerHandle, ContainerHost
@@ -210,8 +218,8 @@ class EnvironmentRuntime:
         """Close a state; a failure here must not cost a finished rollout its score."""
         try:
             await session.close()
-        except (RolloutFailed, SessionLost, ContainerError):
-            return
+        except (RolloutFailed, SessionLost, ContainerError, EndpointDown, BookError):
+            return  # what concerns all rollouts was raised before
         finally:
             self._state_slots.release()
 

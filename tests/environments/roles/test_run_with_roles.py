@@ -170,7 +170,7 @@ def test_a_run_without_the_role_that_its_environment_asks_is_refused_in_one_line
         ({"user": "nowhere/model"}, "--role user=nowhere/model: "),
         ({"User": "scripted:SAID"}, "a role is named with small letters"),
         ({"user": {"url": "x"}}, "roles: user: url is unknown; a role has model, name"),
-        ({"user": {"model": 3}}, "roles: user: Expected `array`"),
+        ({"user": {"model": 3}}, "roles: user: 3 is not a model; write a URL"),
         ("scripted:SAID", "give models by role"),
         ({"user": {"model": "scripted:SAID", "price": "free"}}, "roles: user.price=free: write the prices"),
         ({"user": {"model": "scripted:SAID", "sampling": {"seed": 3}}}, "--role user.sampling seed=3"),
@@ -457,15 +457,38 @@ def stop_listening(server: RoleServer) -> str:
     return "Bye."
 
 
+THREE = APPEALING.replace('yield Task(id="t"', "for i in range(3):\n            yield Task(id=f't{i}'")
+
+
 def test_a_judge_that_goes_away_stops_the_run_and_costs_no_attempt(tmp_path):
-    three = "for i in range(3):\n            yield Task(id=f't{i}'"
-    env = write(tmp_path, APPEALING.replace('yield Task(id="t"', three))
+    env = write(tmp_path, THREE)
     judge = RoleServer()
     with judge:
         judge.answer = lambda _: stop_listening(judge)
         with pytest.raises(EndpointDown, match=r"the judge: no model answered for 0.5 s .*refused"):
             play(env, tmp_path / "a", judge=judge.url, outage_s=0.5, concurrency=1)
     assert load(tmp_path / "a").report.failed == {}
+
+
+def test_a_judge_that_only_refuses_stops_run_and_reverify_and_costs_no_attempt(tmp_path):
+    env = write(tmp_path, THREE)
+    with RoleServer() as judge:
+        judge.status = 503
+        with pytest.raises(EndpointDown, match=r"the judge: no model answered for 2 s .*HTTP 503"):
+            play(env, tmp_path / "a", judge=judge.url, outage_s=2, probe=False)
+        assert load(tmp_path / "a").report.pending == 3
+        judge.status = 200
+        resume(tmp_path / "a", {}, None, SilentDisplay(), StartOptions())
+        judge.answer = lambda _: refuse_from_now_on(judge)
+        with pytest.raises(EndpointDown, match=r"HTTP 503.*; check the server, then run the same command again"):
+            reverify(tmp_path / "a", tmp_path / "b", judge=judge.url, outage_s=2)
+        judge.status, judge.answer = 200, lambda _: "Yes."
+        assert reverify(tmp_path / "a", tmp_path / "b", judge=judge.url).report.overall.mean == 1.0
+
+
+def refuse_from_now_on(server: RoleServer) -> str:
+    server.status = 503
+    return "Yes."
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -182,19 +182,27 @@ class RoleClient:
         A model that answers nobody is an outage, as it is of the policy: it costs no attempt, and ends the run with
         EndpointDown when it lasts too long.
         """
-        chosen = self._choose_sampling(sampling)
+        try:
+            return await self.call_until_answered(messages, self._choose_sampling(sampling), seed, rollout)
+        except RolloutFailed as error:
+            raise self._make_failure(error.message, error.retry_after_s) from None
+        except ContextFull as error:  # not the context of the policy: it must not end the conversation
+            raise self._make_failure(f"its context has no room for the messages: {error}") from None
+        except UsageError as error:
+            raise self._make_failure(str(error)) from None
+
+    async def call_until_answered(
+        self, messages: Sequence[Message], sampling: Sampling, seed: int, rollout: str
+    ) -> Completion:
+        """Return one answer, or raise what the last try failed with; while nobody is answered, wait and try again."""
         while True:
             try:
-                return await self._call_with_retries(messages, chosen, seed, rollout)
+                return await self._call_with_retries(messages, sampling, seed, rollout)
             except RolloutFailed as error:
                 if error.kind != "model_unavailable" or await self._answers(rollout):
-                    raise self._make_failure(error.message, error.retry_after_s) from None
-            except ContextFull as error:  # not the context of the policy: it must not end the conversation
-                raise self._make_failure(f"its context has no room for the messages: {error}") from None
-            except UsageError as error:
-                raise self._make_failure(str(error)) from None
+                    raise
             except EndpointDown as error:
-                raise self.name_outage(error) from None
+                raise self._name_outage(error) from None
 
     async def _call_with_retries(
         self, messages: Sequence[Message], sampling: Sampling, seed: int, rollout: str
@@ -219,7 +227,7 @@ class RoleClient:
         except RolloutFailed as error:
             return error.kind != "model_unavailable"
         except EndpointDown as error:
-            raise self.name_outage(error) from None
+            raise self._name_outage(error) from None
         return True
 
     def _choose_sampling(self, given: Mapping[str, JSON]) -> Sampling:
@@ -229,7 +237,7 @@ class RoleClient:
         base = msgspec.structs.replace(self._sampling, extra={**self._sampling.extra, **omitted})
         return base.override(given).override({name: value for name, value in own.items() if value is not None})
 
-    def name_outage(self, error: EndpointDown) -> EndpointDown:
+    def _name_outage(self, error: EndpointDown) -> EndpointDown:
         """Return an outage with the name of the role."""
         if isinstance(error, EndpointRefused):
             return EndpointRefused(self._describe(str(error)), error.reasons, error.statuses)

@@ -277,7 +277,8 @@ def change_roles(planned: Mapping[str, RoleSpec], before: Mapping[str, RoleSetti
             found[role] = given
             continue
         if given.name or given.sampling:
-            raise UsageError(f"--role {role}.{'name' if given.name else 'sampling'}: is part of what this run means")
+            field = "name" if given.name else "sampling"
+            raise UsageError(f"--role {role}.{field}: it is part of what this run means; start a new run for another")
         if not given.urls:
             kept = {name: getattr(given, name) or getattr(last, name) for name in ("key_env", "headers", "price")}
             found[role] = msgspec.structs.replace(last, **kept)
