@@ -120,7 +120,59 @@ def test_a_name_that_leads_elsewhere_is_no_reference(store):
         store.expand(show("media:../run.json"))
 
 
-def test_data_of_an_unknown_type_stays_where_it_is(store, tmp_path):
-    messages = show("data:image/x-odd;base64,AAAA")
-    assert store.store_parts(messages) == messages
+@pytest.mark.parametrize(
+    ("url", "sent"),
+    [
+        ("data:image/png;charset=utf-8;base64,AAAA", "data:image/png;base64,AAAA"),
+        ("data:image/x-odd;base64,AAAA", "data:image/x-odd;base64,AAAA"),
+        ("DATA:image/avif;name=a.avif;base64,AAAA", "data:image/avif;base64,AAAA"),
+        ("data:image/svg+xml,%3Csvg/%3E", "data:image/svg+xml;base64,PHN2Zy8+"),
+    ],
+)
+def test_data_of_every_type_is_stored_once_and_sent_as_it_was(store, tmp_path, url, sent):
+    stored = store.store_parts(show(url))
+    assert source_of(stored).startswith("media:")
+    assert store.store_answered(show(url)) == stored
+    assert len(list_media(tmp_path / "run")) == 1
+    assert store.expand(stored) == show(sent)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("cat.png", "write file:PATH, a data URL, or an address"),
+        ("", "write file:PATH, a data URL, or an address"),
+        ("ftp://host/cat.png", "write file:PATH, a data URL, or an address"),
+        ("https://", "write file:PATH, a data URL, or an address"),
+        ("http://[", "write file:PATH, a data URL, or an address"),
+        ("data:image/png;base64,A!", "the data is not base64"),
+        ("data:image/png;base64,", "the data is empty"),
+        ("data:image/png;base64", "write a data URL as"),
+        ("data:;base64,AAAA", "write a data URL as"),
+        ("data:text/html;base64,AAAA", "data of the type text/html; known are image/png"),
+        (f"media:{'0' * 64}.png", "the run has stored no such file"),
+        ("media:../run.json", "the run has stored no such file"),
+        (None, "image_url has no url"),
+        (7, "image_url has no url"),
+        ("file:pics/empty.png", "the file is empty"),
+    ],
+)
+def test_what_no_model_could_be_sent_is_refused_with_its_place(store, root, tmp_path, url, words):
+    (root / "pics" / "empty.png").write_bytes(b"")
+    with pytest.raises(UsageError, match=rf"messages\[0\].content\[\d\]: .*{words}"):
+        store.store_parts(show(url), [root])
     assert list_media(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    ("audio", "words"),
+    [
+        ({"data": "AAAA"}, "audio of the format"),
+        ({"data": "A!", "format": "wav"}, "the data is not base64"),
+        ({"format": "wav"}, "input_audio has no data"),
+        ("AAAA", "input_audio has no data"),
+    ],
+)
+def test_sounds_that_no_model_could_be_sent_are_refused(store, audio, words):
+    with pytest.raises(UsageError, match=words):
+        store.store_parts([Message("user", [{"type": "input_audio", "input_audio": audio}])])

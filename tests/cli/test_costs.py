@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,32 @@ def test_max_cost_stops_the_run_and_earlier_rounds_count(
     assert endpoint.calls == asked
     assert commands.run("resume", "run", "--max-cost", 1000, "-c", 64, within_s=120).code == 0
     assert_complete(run)
+
+
+@pytest.mark.parametrize("concurrency", [64, "auto"])
+def test_a_short_run_does_not_start_more_rollouts_than_its_limit_pays_for(
+    concurrency: int | str, commands: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint, run = serve("--delay-s", "0.5"), tmp_path / "run"
+    words = ("run", f"{sums}?tasks=60", "-m", endpoint.url, "-c", concurrency, "-o", "run")
+    assert commands.run(*words[:-1], "one", "-n", 1, "--price", PRICE).code == 0
+    limit = 5 * count_cost(tmp_path / "one")
+    done = commands.run(*words, "--price", PRICE, "--max-cost", limit, within_s=120)
+    assert done.code == 3, done.stderr
+    assert "stopped by --max-cost" in done.complaint
+    assert limit < count_cost(run) < 1.3 * limit
+    assert commands.run("resume", "run", "--max-cost", 1000, within_s=120).code == 0
+    assert_complete(run)
+
+
+def test_a_limit_that_is_far_away_slows_nothing_down(
+    commands: Commands, serve: Callable[..., Served], sums: str
+) -> None:
+    endpoint = serve("--delay-s", "1")
+    words = ("run", f"{sums}?tasks=64", "-m", endpoint.url, "-c", 64, "--no-probe", "-o", "run")
+    began = time.monotonic()
+    assert commands.run(*words, "--price", PRICE, "--max-cost", 1000).code == 0
+    assert time.monotonic() - began < 8
 
 
 @pytest.mark.parametrize(

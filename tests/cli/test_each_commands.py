@@ -195,6 +195,7 @@ def test_a_file_lists_models_with_options_of_their_own(rollbook, script, tmp_pat
         ("run sums.py:Sums -m a/b -m c/d --each --model-name x", "--model-name x: --each runs several models"),
         ("run sums.py:Sums -m scripted:a -m scripted:b --each --on ray", "--each runs one model after another"),
         ("run sums.py:Sums --config bad.yaml", "bad.yaml:1: models, number 2: samples is no option of one model"),
+        ("run sums.py:Sums --config none.yaml", "none.yaml:1: models, number 2: it names no model; write model:"),
         ("run sums.py:Sums --config name.yaml", "name.yaml:1: models, number 1: name ../a: write letters"),
         ("run sums.py:Sums --config good.yaml --save-config new.yaml", "--save-config: writes no `models`; copy"),
         ("run sums.py:Sums --config good.yaml -m scripted:a", "the file of --config has `models`; give one of them"),
@@ -202,6 +203,7 @@ def test_a_file_lists_models_with_options_of_their_own(rollbook, script, tmp_pat
 )
 def test_mistakes_are_one_line_and_nothing_is_written(rollbook, tmp_path, line, words):
     (tmp_path / "bad.yaml").write_text("models: [openai/a, {model: openai/b, samples: 3}]\n")
+    (tmp_path / "none.yaml").write_text("models: [openai/a, {name: b}]\n")
     (tmp_path / "name.yaml").write_text("models: [{model: openai/b, name: ../a}]\n")
     (tmp_path / "good.yaml").write_text("models: [scripted:a, scripted:b]\n")
     (tmp_path / "a").write_text('{"task": "sum-0", "answer": "0"}\n')
@@ -210,3 +212,72 @@ def test_mistakes_are_one_line_and_nothing_is_written(rollbook, tmp_path, line, 
     assert not (tmp_path / "both").exists()
     assert not (tmp_path / "new.yaml").exists()
     assert "hush" not in done.stderr
+
+
+def count_states(rollbook):
+    models = json.loads(rollbook("status", "both", "--json").stdout)["models"]
+    return {name: status and (status["requested"], status["scored"]) for name, status in models.items()}
+
+
+def test_a_folder_is_extended_and_its_status_has_a_row_for_each_model(two, rollbook, script, tmp_path):
+    assert two().returncode == 0
+    before = journal_bytes(tmp_path / "both" / "good")
+    extended = rollbook("extend", "both", "-k", 3)
+    assert extended.returncode == 0, extended.stderr
+    assert "36/36" in extended.stdout
+    assert count_states(rollbook) == {"poor": (36, 36), "good": (36, 36)}
+    assert all(journal_bytes(tmp_path / "both" / "good")[name] == data for name, data in before.items())
+    shown = rollbook("status", "both").stdout.splitlines()
+    assert shown[1].split()[:4] == ["model", "state", "requested", "scored"]
+    assert [line.split()[0] for line in shown[2:]] == ["poor", "good"]
+    again = rollbook("extend", "both", "-k", 3)
+    assert (again.returncode, again.stderr.strip().count("\n")) == (2, 0)
+    assert "both has 3 samples of every task already: give more than that with -k" in again.stderr
+    more = rollbook(
+        "run", "sums.py:Sums", "-m", script("third", 0), "-m", script("good", 1), "--each", "-k", 3, "-o", "both"
+    )
+    assert more.returncode == 0, more.stderr
+    assert count_states(rollbook)["third"] == (36, 36)
+
+
+def test_resume_goes_on_where_an_extension_was_interrupted(two, rollbook, tmp_path):
+    assert two().returncode == 0
+    models = json.loads((tmp_path / "both" / "models.json").read_text())
+    for model in models["models"]:  # as it is after a kill before the first rollout
+        model["extended_to"] = model["options"]["samples"] = 4
+    (tmp_path / "both" / "models.json").write_text(json.dumps(models))
+    assert rollbook("resume", "both").returncode == 0
+    assert count_states(rollbook) == {"poor": (48, 48), "good": (48, 48)}
+
+
+@pytest.mark.parametrize("delete", [True, False])
+def test_a_model_is_removed_from_a_folder_and_its_run_only_where_that_is_said(two, rollbook, script, tmp_path, delete):
+    assert two().returncode == 0
+    done = rollbook("remove", "both", "poor", *(["--delete"] if delete else []))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "both" / "poor" / "run.json").exists() != delete
+    board = json.loads(rollbook("report", "both", "--json").stdout)
+    assert [row["name"] for row in board["rows"]] == ["good"]
+    assert json.loads((tmp_path / "both" / "leaderboard.json").read_text()) == board
+    assert count_states(rollbook) == {"good": (24, 24)}
+    assert two().returncode == 0, "it can be added again"
+    assert count_states(rollbook) == {"good": (24, 24), "poor": (24, 24)}
+
+
+def test_mistakes_with_a_folder_are_one_line(two, rollbook, tmp_path):
+    assert two().returncode == 0
+    expected = {
+        ("remove", "both", "purr"): "both has no model purr; it has poor, good",
+        ("remove", "both", "good", "poor"): "both would have no model left: delete the folder instead",
+        ("remove", "both/good", "poor"): "both/good is not a folder of run --each: it has no models.json",
+        ("remove", "nowhere", "poor"): "nowhere is not a folder of run --each",
+        ("extend", "both", "-k", 4, "-m", CLOSED): "-m: both has several models",
+        ("extend", "both", "-k", 4, "--on", "slurm"): "continued on this machine; leave the cluster out",
+    }
+    before = (tmp_path / "both" / "models.json").read_bytes()
+    for words, line in expected.items():
+        done = rollbook(*words)
+        assert done.returncode == 2, words
+        assert line in done.stderr
+        assert done.stderr.strip().count("\n") == 0
+    assert (tmp_path / "both" / "models.json").read_bytes() == before

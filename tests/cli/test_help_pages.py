@@ -118,7 +118,7 @@ def complete(line: str, tmp_path: Path) -> list[str]:
 
 
 def test_a_shell_completes_commands_and_options(tmp_path):
-    assert complete("rollbook re", tmp_path) == ["resume", "report", "reverify"]
+    assert complete("rollbook re", tmp_path) == ["resume", "remove", "report", "reverify"]
     assert "--temperature" in complete("rollbook run --te", tmp_path)
     assert complete("rollbook sandbox s", tmp_path) == ["serve"]
     assert complete("rollbook run ma", tmp_path) == ["math", "math500"]

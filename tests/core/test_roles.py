@@ -58,3 +58,9 @@ def test_uses_add_up():
     use = RoleUse().add(call).add(RoleUse(2, 5, 5)).add(call)
     assert use == RoleUse(4, 25, 9, 1.0)
     assert use.describe("user") == "role user: 4 calls, 25 prompt tokens, 9 completion tokens, cost 1.00"
+
+
+@pytest.mark.parametrize("model", [7, None, [""], [7], {"a": 1}])
+def test_what_is_no_model_is_named(model):
+    with pytest.raises(UsageError, match=r"roles: user: .* is not a model; write a URL, or a list of URLs|is unknown"):
+        read_roles({"user": model})

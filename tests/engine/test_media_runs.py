@@ -13,10 +13,11 @@ import pytest
 
 import rollbook
 from rollbook import BookError, Collector, UsageError
-from rollbook.book import Book, verify_run
+from rollbook.book import Book, MediaStore, read_files_into, verify_run
 from rollbook.processes import run_event_loop
 from support.commands import Served
 from support.pictures import PICTURES, data_url, make_png, make_wav, name_of, write_pictures
+from support.role_server import RoleServer
 
 RED, TONE = make_png(), make_wav()
 STORED = sorted([name_of(RED), name_of(TONE, "wav")])
@@ -126,6 +127,12 @@ def test_an_image_of_a_reply_that_is_too_large_is_one_line(start: Any) -> None:
         start(REPLYING.replace("URL", large), attempts={"environment_error": 1}, limit=1)
 
 
+@pytest.mark.parametrize("url", ["cat.png", "data:image/png;base64,A!"])
+def test_an_image_of_a_reply_that_no_model_could_be_sent_is_one_line(start: Any, url: str) -> None:
+    with pytest.raises(rollbook.Shortfall, match=r"environment_error.*messages\[2\].content\[1\]"):
+        start(REPLYING.replace("URL", url), attempts={"environment_error": 1}, limit=1)
+
+
 def test_a_reply_may_not_name_a_file(start: Any) -> None:
     with pytest.raises(rollbook.Shortfall, match="only tasks may name files; give the data in a reply"):
         start(REPLYING.replace("URL", "file:pics/red.png"), attempts={"environment_error": 1})
@@ -137,6 +144,8 @@ def test_a_reply_may_not_name_a_file(start: Any) -> None:
         ("file:../outside.png", r"Pictures: task 'p0': messages\[0\].content\[1\]: ../outside.png: it is outside"),
         ("file:pics/none.png", "no such file in the environment's folder"),
         ('data:image/png;base64," + "A" * (30 << 20) + "', "an image or a sound may have at most 20,971,520"),
+        ("s3://bucket/cat.png", "write file:PATH, a data URL, or an address with http:// or https://"),
+        ("data:image/png;base64,A!", "the data is not base64"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line_before_anything_is_written(
@@ -156,10 +165,15 @@ def test_web_addresses_are_left_to_the_server(start: Any, endpoint: Served) -> N
     assert [path.name for path in (run / "media").iterdir()] == [name_of(TONE, "wav")]
 
 
-def test_a_run_whose_lines_hold_data_themselves_stays_readable(start: Any, endpoint: Served) -> None:
-    inline = "data:image/x-old;base64,AAAA"  # of a type that is not stored apart, as all data once was
+def test_a_run_whose_lines_hold_data_themselves_stays_readable(
+    start: Any, endpoint: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inline = "data:image/x-old;base64,AAAA"
     since = len(endpoint.bodies)
-    run = start(PICTURES.replace("file:pics/red.png", inline))
+    with monkeypatch.context() as earlier:  # versions before this one left such data in the lines
+        earlier.setattr(MediaStore, "store_parts", lambda _, messages, roots=(): read_files_into(messages, roots))
+        earlier.setattr(MediaStore, "store_answered", lambda _, messages: messages)
+        run = start(PICTURES.replace("file:pics/red.png", inline))
     assert inline in journal_text(run)
     rollbook.extend(run, 2, progress=False)
     assert {parts[0]["image_url"]["url"] for parts in sent_parts(endpoint, since)} == {inline}
@@ -187,3 +201,27 @@ def test_a_collector_sends_the_files_of_its_tasks(tmp_path: Path, endpoint: Serv
     if has_book:
         assert sorted(path.name for path in (tmp_path / "book" / "media").iterdir()) == STORED
         assert Book(tmp_path / "book").tasks.read(0).messages[0].content[1]["image_url"]["url"].startswith("media:")  # type: ignore[index]
+
+
+ROLE = "class Pictures(Environment):\n    roles = ('eye',)\n"
+LOOKING = PICTURES.replace("class Pictures(Environment):", ROLE).replace(
+    "    def verify(self, task, rollout):",
+    "    async def verify(self, task, rollout):\n        await self.model('eye').ask(rollout.messages)",
+)
+FORMS = {
+    "async": LOOKING,
+    "sync": LOOKING.replace("async ", "").replace("await ", "").replace(".ask(", ".ask_blocking("),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_role_is_sent_the_data_of_stored_images(start: Any, endpoint: Served, form: str) -> None:
+    with RoleServer() as eye:
+        run = start(FORMS[form], roles={"eye": eye.url})
+        parts = [body["messages"][0]["content"][1:] for body in eye.asked]
+        assert parts
+        assert {each[0]["image_url"]["url"] for each in parts} == {data_url(RED)}
+        assert "media:" not in json.dumps(eye.asked)
+        (run / "media" / name_of(RED)).unlink()
+        with pytest.raises(BookError, match="is missing: restore it from a copy of the run"):
+            rollbook.reverify(run, run.with_name("again"))

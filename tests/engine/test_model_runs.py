@@ -90,3 +90,8 @@ def test_a_list_that_names_another_folder_is_refused(tmp_path: Path) -> None:
     listed.write_text(listed.read_text().replace('"name": "good"', '"name": "../a/good"'))
     with pytest.raises(rollbook.RollbookError, match="not that of a folder next to it"):
         make_leaderboard(tmp_path / "a")
+
+
+def test_a_model_of_the_list_has_to_be_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"models: {'price': 'in=1,out=1'} names no model; give it as 'model'"):
+        rollbook.run_each(write_sums(tmp_path), [{"price": "in=1,out=1"}], out=tmp_path / "both", progress=False)

@@ -72,11 +72,30 @@ def failed_lines(path: Path) -> list[FailedLine]:
     return [msgspec.json.decode(line, type=FailedLine) for line in lines]
 
 
-def test_a_role_that_goes_away_is_retried_then_a_role_error_and_never_a_score(
+def test_a_role_that_goes_away_stops_the_run_costs_no_attempt_and_is_never_a_score(
     rollbook: Commands, tmp_path: Path, words: list[str]
 ) -> None:
     with RoleServer() as user:
-        user.answer = lambda messages: stop(user) if len(user.asked) > 8 else "Yes."
+        user.answer = lambda messages: stop(user, 503) if len(user.asked) > 8 else "Yes."
+        done = rollbook.run(*words, "-o", "a", "--role", f"user={user.url}", within_s=120)
+        assert done.code == 75, done.stderr
+        assert "the model of the role user: no model answered for 1 s" in done.complaint
+        assert "the model of the role user: no endpoint answers for" in done.stderr
+        found = list(rollouts(Book(tmp_path / "a")))
+        assert all(len(r.role_calls) == 2 for r in found if r.score)
+        assert len([r for r in found if r.score]) < 6
+        assert not failed_lines(tmp_path / "a")
+        user.status, user.answer = 200, lambda messages: "Yes."
+        again = rollbook.run("resume", "a", within_s=120)
+        assert again.code == 0, again.stderr
+    assert {len(seeds) for seeds in seeds_by_task(tmp_path / "a").values()} == {2}
+
+
+def test_a_role_that_refuses_its_calls_is_a_role_error_after_three_attempts_and_never_a_score(
+    rollbook: Commands, tmp_path: Path, words: list[str]
+) -> None:
+    with RoleServer() as user:
+        user.answer = lambda messages: stop(user, 400) if len(user.asked) > 8 else "Yes."
         done = rollbook.run(*words, "-o", "a", "--role", f"user={user.url}", within_s=120)
         assert done.code == 3, done.stderr
         assert "role_error" in done.stderr
@@ -91,8 +110,8 @@ def test_a_role_that_goes_away_is_retried_then_a_role_error_and_never_a_score(
     assert {len(seeds) for seeds in seeds_by_task(tmp_path / "a").values()} == {2}
 
 
-def stop(user: RoleServer) -> str:
-    user.status = 503
+def stop(user: RoleServer, status: int) -> str:
+    user.status = status
     return "Bye."
 
 

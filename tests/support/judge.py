@@ -23,6 +23,7 @@ class JudgeServer:
         self.mode, self.same, self.name, self.context = mode, same or set(), name, context
         self.asked: list[tuple[str, str]] = []
         self.keys: list[str | None] = []
+        self.gone = False
 
     def __enter__(self) -> JudgeServer:
         outer = self
@@ -37,6 +38,9 @@ class JudgeServer:
                 self.say(200, {"data": [{"id": outer.name}]})
 
             def do_POST(self) -> None:
+                if outer.gone:  # a connection may be open still
+                    self.close_connection = True
+                    return
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.keys.append(self.headers.get("Authorization"))
                 limit = body.get("max_tokens") or body["max_completion_tokens"]
@@ -59,6 +63,7 @@ class JudgeServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.gone = True
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)

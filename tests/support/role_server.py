@@ -16,6 +16,7 @@ class RoleServer:
     """`with RoleServer(answer) as server`: `server.url` goes behind --role NAME=, `server.asked` has the requests.
 
     `answer` gets the messages. `status` is what it answers with while it is not 200. `delay_s` is how long it takes.
+    A conversation with the word `refuses` always gets a 503.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class RoleServer:
         self.answer, self.name, self.delay_s, self.status, self._port = answer, name, delay_s, 200, port
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
+        self.gone, self.refuses = False, ""
 
     def __enter__(self) -> RoleServer:
         outer = self
@@ -45,13 +47,14 @@ class RoleServer:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.keys.append(self.headers.get("Authorization"))
-                if body["messages"][-1]["content"] == PROBE:
+                if body["messages"][-1]["content"] == PROBE and outer.status < 500:
                     self.say(200, completion("Hello."))
                     return
                 outer.asked.append(body)
                 time.sleep(outer.delay_s)
-                if outer.status != 200:
-                    self.say(outer.status, {"error": {"message": "out of order"}})
+                refused = outer.refuses and outer.refuses in str(body["messages"])
+                if refused or outer.status != 200:
+                    self.say(503 if refused else outer.status, {"error": {"message": "out of order"}})
                     return
                 self.say(200, completion(outer.answer(body["messages"])))
 
@@ -60,6 +63,9 @@ class RoleServer:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(raw)))
+                if outer.gone:
+                    self.send_header("Connection", "close")
+                    self.close_connection = True
                 self.end_headers()
                 self.wfile.write(raw)
 
@@ -69,9 +75,15 @@ class RoleServer:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Accept no more connections, and answer no more calls on those that are open."""
+        self.gone = True
         self._server.shutdown()
         self._server.server_close()
+
+    def __exit__(self, *_: object) -> None:
+        if not self.gone:
+            self.close()
         self._thread.join(10)
 
     @property

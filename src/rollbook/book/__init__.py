@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         MEDIA_FOLDER,
         MediaStore,
         list_media,
+        put_media_in,
         read_files_into,
     )
     from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
@@ -146,6 +147,7 @@ __all__ = [
     "open_ordered_round",
     "open_profile",
     "publish_worker_gone",
+    "put_media_in",
     "read_exact_status",
     "read_files_into",
     "read_line_before",

@@ -19,9 +19,11 @@ from rollbook.core import (
     Media,
     Message,
     check_media_size,
+    check_source,
     choose_suffix,
     decode_part,
     encode_media,
+    has_media,
     has_own_data,
     has_references,
     is_media_name,
@@ -87,18 +89,24 @@ class MediaStore:
     def store_parts(self, messages: Sequence[Message], roots: Sequence[Path] = ()) -> Sequence[Message]:
         """Return messages in which data, and paths below `roots`, are references to what is stored now.
 
-        URLs stay as they are: the model's server reads them. So does data of a type that is not known here. A
-        UsageError names a path that cannot be read, and data that is too large.
+        Addresses stay as they are: the model's server reads them. A UsageError names what no model could be sent: a
+        path that cannot be read, data that is broken or too large, a reference to what is not stored.
         """
-        return map_parts(messages, lambda part: self._store_part(part, roots)) if has_own_data(messages) else messages
+        if not has_media(messages):
+            return messages
+        return map_parts(messages, lambda part: self._store_part(part, roots))
 
     def _store_part(self, part: ContentPart, roots: Sequence[Path]) -> ContentPart:
+        check_source(part)
         source = read_source(part) or ""
-        if not source.startswith(FILE_PREFIX):
-            check_media_size(len(source) * 3 // 4)
-            return self._store_if_possible(part)
-        media = read_file_part(part, roots)
-        return replace_source(part, self.put(media), media.suffix)
+        name = read_reference(source)
+        if name is not None and not (is_media_name(name) and (self._folder / name).is_file()):
+            raise UsageError(f"{source[:80]}: the run has stored no such file; give a file, data or an address")
+        media = read_file_part(part, roots) if source.startswith(FILE_PREFIX) else decode_part(part)
+        return part if media is None else self._refer_to(part, media)
+
+    def _refer_to(self, part: ContentPart, media: Media) -> ContentPart:
+        return replace_source(part, self.put(media), media.suffix, media.media_type)
 
     def store_answered(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the messages of a rollout with references; data that cannot be stored apart stays in them."""
@@ -109,7 +117,7 @@ class MediaStore:
             media = decode_part(part)
         except UsageError:
             return part
-        return part if media is None else replace_source(part, self.put(media), media.suffix)
+        return part if media is None else self._refer_to(part, media)
 
     def expand(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return messages with the data of what they refer to, as the model is sent them."""
@@ -132,6 +140,25 @@ class MediaStore:
                 yield f"{MEDIA_FOLDER}: {name[:80]!r} is not the name of a stored image or sound"
             elif problem := find_media_damage(self._folder / name):
                 yield f"{MEDIA_FOLDER}/{name} {problem}"
+
+
+def put_media_in(messages: Sequence[Message], store: MediaStore | None) -> Sequence[Message]:
+    """Return messages as a model is sent them, with the data of stored images and sounds.
+
+    A UsageError names what cannot be sent: a file, which only tasks may name, and data that cannot be read.
+    """
+
+    def check(part: ContentPart) -> ContentPart:
+        check_source(part)
+        source = read_source(part) or ""
+        if source.startswith(FILE_PREFIX):
+            raise UsageError(f"{source[:80]}: only tasks may name files; give the data in a reply")
+        if store is None and read_reference(source) is not None:
+            raise UsageError(f"{source[:80]}: nothing is stored here; give the data")
+        return part
+
+    checked = map_parts(messages, check)
+    return checked if store is None else store.expand(checked)
 
 
 def list_media(run: Path) -> list[Path]:
@@ -167,6 +194,8 @@ def read_file_part(part: ContentPart, roots: Sequence[Path]) -> Media:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise UsageError(f"{text}: this is not a file")
+        if not found.st_size:
+            raise UsageError(f"{text}: the file is empty")
         if found.st_size > MAX_MEDIA_BYTES:
             raise UsageError(f"{text}: {found.st_size:,} bytes; an image or a sound may have {MAX_MEDIA_BYTES:,}")
         return Media(file.read(), suffix)
@@ -194,6 +223,7 @@ def read_files_into(messages: Sequence[Message], roots: Sequence[Path]) -> list[
     """Return messages with the data of the files that they name, where nothing is stored apart."""
 
     def read(part: ContentPart) -> ContentPart:
+        check_source(part)
         named = (read_source(part) or "").startswith(FILE_PREFIX)
         return encode_media(part, read_file_part(part, roots)) if named else part
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.book.counted_lines import list_journals
+from rollbook.book.counted_lines import list_journals, worker_of_journal
 from rollbook.book.json_lines import read_line_blocks
 from rollbook.core import JSON_ERRORS, RoleCall, RoleUse, TokenCounts, Usage
 
@@ -35,10 +35,13 @@ _decoder = msgspec.json.Decoder(_LineTokens)
 
 
 class SpentTokens:
-    """Counts the tokens in the journals of a run; `refresh` reads only what was written since."""
+    """Counts the tokens in the journals of a run; `refresh` reads only what was written since.
 
-    def __init__(self, run: Path) -> None:
-        self._run = run
+    The journals of the worker `without` are left out: it counts what it writes itself, before it is durable.
+    """
+
+    def __init__(self, run: Path, without: str = "") -> None:
+        self._run, self._without = run, without
         self._offsets: dict[Path, int] = {}
         self._prompt = self._cached = self._completion = 0
         self.roles: dict[str, RoleUse] = {}
@@ -60,7 +63,8 @@ class SpentTokens:
         """Return the tokens of all durable attempts, of every worker."""
         for failures in (False, True):
             for path in list_journals(self._run, failures=failures):
-                self._read(path, failures)
+                if not self._without or worker_of_journal(path) != self._without:
+                    self._read(path, failures)
         return TokenCounts(self._prompt, self._cached, self._completion)
 
     def _read(self, path: Path, failures: bool) -> None:

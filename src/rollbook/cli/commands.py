@@ -36,6 +36,7 @@ COMMANDS = {
     "resume": CommandEntry("run_commands", "resume_command", "Finish exactly what a run is missing.", RUNS),
     "extend": CommandEntry("run_commands", "extend_command", "Add samples to a run.", RUNS),
     "status": CommandEntry("job_commands", "status_command", "Show the progress of a run.", RUNS),
+    "remove": CommandEntry("model_runs", "remove_command", "Remove models from a folder of run --each.", RUNS),
     "report": CommandEntry("report_commands", "report_command", "Show the results of a run.", RESULTS),
     "compare": CommandEntry(
         "report_commands", "compare_command", "Compare runs of the same tasks with the first one.", RESULTS

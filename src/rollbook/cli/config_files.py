@@ -101,6 +101,8 @@ def _read_models(
         given = each if isinstance(each, dict) else {"model": each}
         own = {str(key).replace("_", "-"): value for key, value in given.items()}
         name = own.pop(NAME_KEY, "")
+        if own.keys().isdisjoint(("model", "model-name", "base-url")):
+            raise UsageError(f"{where}: it names no model; write model: and what follows -m, such as a URL")
         for key in own:
             field = FIELDS.get(key.replace("-", "_"))
             if key not in parameters or field is None or field.details.group not in MODEL_GROUPS or key == "seed":

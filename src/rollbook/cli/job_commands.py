@@ -23,11 +23,25 @@ if TYPE_CHECKING:
 Exact = Annotated[bool, typer.Option("--exact", help="Count the lines of the journals, which takes longer.")]
 
 
-def status_command(run: o.Run, exact: Exact = False, json: o.Json = False) -> None:
+WatchedRun = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN|FOLDER", help="A run directory, or a folder that run --each has made.", show_default=False
+    ),
+]
+
+
+def status_command(run: WatchedRun, exact: Exact = False, json: o.Json = False) -> None:
     from rollbook.book import Book, is_reported_by_field, read_exact_status
     from rollbook.core import describe_cached
     from rollbook.engine import format_duration
+    from rollbook.reports import is_model_folder
 
+    if is_model_folder(run):
+        from rollbook.cli.model_runs import show_folder_status
+
+        show_folder_status(run, exact, json)
+        return
     cluster = read_visible_status(run)
     status, pace, jobs = cluster.status, cluster.pace, cluster.jobs
     if exact or is_reported_by_field(Book(run)):

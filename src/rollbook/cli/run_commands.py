@@ -502,7 +502,7 @@ def _show_resubmission(run: Path, submission: Submission | None, retry: list[str
     start=o.START,
 )
 def extend_command(
-    run: StartedRun,
+    run: StartedRuns,
     samples: NewSamples,
     settings: dict[str, JSON],
     given: dict[str, Any],
@@ -511,7 +511,13 @@ def extend_command(
 ) -> None:
     from rollbook.clusters import choose_cluster
     from rollbook.engine import extend
+    from rollbook.reports import is_model_folder
 
+    if is_model_folder(run):
+        from rollbook.cli.model_runs import extend_each_model
+
+        extend_each_model(run, samples, settings, given, start, json)
+        return
     place, settings = choose_cluster(run, given.get("on"), settings)
     if place == "ray":
         resume_on_ray(run, settings, start, json, retry=["none"], address=given.get("address"), samples=samples)

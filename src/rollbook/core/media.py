@@ -13,6 +13,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import msgspec
 
@@ -40,6 +41,9 @@ MEDIA_TYPES = {
 }
 """The media types by the suffix of a stored file."""
 AUDIO_FORMATS = ("wav", "mp3", "flac", "ogg")
+OTHER_SUFFIX = "bin"
+"""The suffix of data of any other type, such as image/avif; the part that refers to it has the `media_type`."""
+_OTHER_TYPE = re.compile(r"(?:image|audio|video|application)/[\w.+-]+")
 _SUFFIXES = {kind: suffix for suffix, kind in MEDIA_TYPES.items()} | {
     "image/jpg": "jpg",
     "audio/x-wav": "wav",
@@ -47,15 +51,17 @@ _SUFFIXES = {kind: suffix for suffix, kind in MEDIA_TYPES.items()} | {
     "audio/mp3": "mp3",
 }
 _FILE_SUFFIXES = {suffix: suffix for suffix in MEDIA_TYPES} | {"jpeg": "jpg"}
-_NAME = re.compile(rf"[0-9a-f]{{64}}\.({'|'.join(MEDIA_TYPES)})")
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/=\s]*)", re.IGNORECASE)
+_NAME = re.compile(rf"[0-9a-f]{{64}}\.({'|'.join([*MEDIA_TYPES, OTHER_SUFFIX])})")
+PART_TYPES = {"image_url": "url", "input_audio": "data"}
+"""The types of content parts that hold an image or a sound, and the field with its source."""
 
 
 class Media(NamedTuple):
-    """The content of an image or a sound, and the suffix of its type."""
+    """The content of an image or a sound, and the suffix of its type; `media_type` only where no suffix names it."""
 
     data: bytes
     suffix: str
+    media_type: str = ""
 
     @property
     def name(self) -> str:
@@ -90,12 +96,36 @@ def read_source(part: ContentPart) -> str | None:
     return source if isinstance(source, str) else None
 
 
-def replace_source(part: ContentPart, source: str, suffix: str) -> ContentPart:
+def check_source(part: ContentPart) -> None:
+    """Refuse an image or a sound that no model could be sent: a UsageError says what is wrong with its source."""
+    source = read_source(part)
+    if source is None:
+        raise UsageError(f"{part['type']} has no {PART_TYPES[part['type']]}")
+    if source.startswith((REFERENCE_PREFIX, FILE_PREFIX)):
+        return
+    media = decode_part(part)
+    if media is not None and not media.data:
+        raise UsageError("the data is empty")
+    if media is None and not _is_web_address(source):
+        raise UsageError(f"{source[:80]!r}: write file:PATH, a data URL, or an address with http:// or https://")
+
+
+def _is_web_address(source: str) -> bool:
+    try:
+        address = urlsplit(source)
+    except ValueError:
+        return False
+    return address.scheme in ("http", "https") and bool(address.hostname)
+
+
+def replace_source(part: ContentPart, source: str, suffix: str, media_type: str = "") -> ContentPart:
     """Return the part with another source; a sound gets the format that the suffix names."""
     if part["type"] == "input_audio":
         return {**part, "input_audio": {**part["input_audio"], "data": source, "format": suffix}}
-    image = part["image_url"] if isinstance(part["image_url"], dict) else {}
-    return {**part, "image_url": {**image, "url": source}}
+    image = dict(part["image_url"]) if isinstance(part["image_url"], dict) else {}
+    image.pop("media_type", None)
+    kind = {"media_type": media_type} if media_type else {}
+    return {**part, "image_url": {**image, "url": source, **kind}}
 
 
 def read_reference(source: str | None) -> str | None:
@@ -103,10 +133,11 @@ def read_reference(source: str | None) -> str | None:
     return source.removeprefix(REFERENCE_PREFIX) if source and source.startswith(REFERENCE_PREFIX) else None
 
 
-def decode_part(part: ContentPart) -> Media | None:
+def decode_part(part: ContentPart, *, any_type: bool = True) -> Media | None:
     """Return the data that a part holds itself; None if it holds a URL, a path or a reference.
 
-    Raises a UsageError if the data cannot be read, is too large, or is of a type that cannot be stored.
+    Raises a UsageError if the data cannot be read, is too large, or is of a type that no image has. Without `any_type`,
+    it must be one of MEDIA_TYPES.
     """
     source = read_source(part)
     if source is None or source.startswith((REFERENCE_PREFIX, FILE_PREFIX)):
@@ -118,13 +149,21 @@ def decode_part(part: ContentPart) -> Media | None:
         return Media(_decode_base64(source), suffix)
     if not source.lower().startswith(DATA_PREFIX):
         return None
-    found = _DATA_URL.fullmatch(source)
-    if found is None:
+    return _decode_data_url(source, any_type)
+
+
+def _decode_data_url(source: str, any_type: bool) -> Media:
+    """Return the data of a URL such as data:image/png;charset=utf-8;base64,AAAA; its parameters mean nothing here."""
+    head, comma, body = source[len(DATA_PREFIX) :].partition(",")
+    kind, *parameters = [each.strip().lower() for each in head.split(";")]
+    encoded = "base64" in parameters
+    if not comma or not kind or not (encoded or kind == MEDIA_TYPES["svg"]):  # only text is written without base64
         raise UsageError(f"{source[:40]}...: write a data URL as data:image/png;base64,...")
-    known = _SUFFIXES.get(found[1].lower())
-    if known is None:
-        raise UsageError(f"data of the type {found[1]:.40}; known are {', '.join(_SUFFIXES)}")
-    return Media(_decode_base64(found[2]), known)
+    suffix = _SUFFIXES.get(kind, "")
+    if not suffix and not (any_type and _OTHER_TYPE.fullmatch(kind)):
+        raise UsageError(f"data of the type {kind:.40}; known are {', '.join(_SUFFIXES)}")
+    data = _decode_base64(body) if encoded else _decode_percents(body)
+    return Media(data, suffix) if suffix else Media(data, OTHER_SUFFIX, kind)
 
 
 def _decode_base64(text: str) -> bytes:
@@ -133,6 +172,11 @@ def _decode_base64(text: str) -> bytes:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
         raise UsageError("the data is not base64") from None
+
+
+def _decode_percents(text: str) -> bytes:
+    check_media_size(len(text) - 2 * text.count("%"))
+    return unquote_to_bytes(text)
 
 
 def check_media_size(size: int) -> None:
@@ -154,8 +198,17 @@ def choose_suffix(part: ContentPart, path: str) -> str:
 def encode_media(part: ContentPart, media: Media) -> ContentPart:
     """Return a part with its data, as the protocol has it: a data URL, or for a sound base64."""
     text = base64.b64encode(media.data).decode()
-    source = text if part["type"] == "input_audio" else f"data:{MEDIA_TYPES[media.suffix]};base64,{text}"
-    return replace_source(part, source, media.suffix)
+    if part["type"] == "input_audio":
+        return replace_source(part, text, media.suffix)
+    kind = MEDIA_TYPES.get(media.suffix) or media.media_type or read_media_type(part)
+    return replace_source(part, f"data:{kind};base64,{text}", media.suffix)
+
+
+def read_media_type(part: ContentPart) -> str:
+    """Return the type of the data that a part refers to, where the name of the file does not tell it."""
+    image = part.get("image_url")
+    kind = image.get("media_type") if isinstance(image, dict) else None
+    return kind if isinstance(kind, str) and _OTHER_TYPE.fullmatch(kind) else "application/octet-stream"
 
 
 def list_sources(messages: Iterable[Message]) -> list[str]:
@@ -167,6 +220,12 @@ def list_sources(messages: Iterable[Message]) -> list[str]:
         for part in message.content
         if (source := read_source(part)) is not None
     ]
+
+
+def has_media(messages: Sequence[Message]) -> bool:
+    """Return whether messages have parts for images or sounds, whatever these hold."""
+    parts = [part for message in messages if isinstance(message.content, list) for part in message.content]
+    return any(part.get("type") in PART_TYPES for part in parts)
 
 
 def has_references(messages: Sequence[Message]) -> bool:
@@ -185,12 +244,12 @@ def map_parts(messages: Sequence[Message], change: Callable[[ContentPart], Conte
 
 
 def _map_message(message: Message, number: int, change: Callable[[ContentPart], ContentPart]) -> Message:
-    if not isinstance(message.content, list) or not any(read_source(part) is not None for part in message.content):
+    if not isinstance(message.content, list) or not any(part.get("type") in PART_TYPES for part in message.content):
         return message
     content = []
     for place, part in enumerate(message.content):
         try:
-            content.append(part if read_source(part) is None else change(part))
+            content.append(change(part) if part.get("type") in PART_TYPES else part)
         except UsageError as error:
             raise UsageError(f"messages[{number}].content[{place}]: {error}") from None
     return msgspec.structs.replace(message, content=content)

@@ -161,6 +161,8 @@ def _read_role(role: object, value: object, where: str) -> RoleSettings:
             raise UsageError(f"{where}{role}: {name} is unknown; a role has {', '.join(_GIVEN_FIELDS)}")
     model = fields.pop("model", [])
     urls = [model] if isinstance(model, str) else model
+    if not isinstance(urls, list) or not all(isinstance(url, str) and url for url in urls):
+        raise UsageError(f"{where}{role}: {model!r} is not a model; write a URL, or a list of URLs of its replicas")
     try:
         made = msgspec.convert({**fields, "urls": urls}, RoleSettings)
     except msgspec.ValidationError as error:

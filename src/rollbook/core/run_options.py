@@ -7,6 +7,7 @@ names, docstrings and descriptions are part of the JSON Schemas in core/schemas.
 Annotations are evaluated here, not kept as text: evaluating the text takes 7 ms at every start of a command.
 """
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -186,6 +187,23 @@ def check_extra_sampling(values: Mapping[str, JSON], option: str = "--sampling")
         if key in (*SAMPLING_FIELDS, *RESERVED_SAMPLING_KEYS):
             why = f"{key} is not an extra parameter; it has an option of its own or is fixed"
             raise UsageError(f"{option} {key}={value}: {why}")
+
+
+def check_sampling_values(values: Mapping[str, JSON], where: str) -> None:
+    """Refuse values of the fields of Sampling that are not numbers of their range; null omits one.
+
+    >>> check_sampling_values({"temperature": 0.5, "top_k": "any"}, "--role user.sampling.")
+    """
+    for name, field in list_parameters(Sampling).items():
+        value = values.get(name)
+        if name not in SAMPLING_FIELDS or value is None:
+            continue
+        least, most = field.details.minimum or 0, field.details.maximum
+        is_number = type(value) is int or (type(value) is float and field.kinds == (float,))
+        if not is_number or not least <= value <= (math.inf if most is None else most) or not math.isfinite(value):
+            kind = "a whole number" if field.kinds == (int,) else "a number"
+            span = f"from {least:g} on" if most is None else f"from {least:g} to {most:g}"
+            raise UsageError(f"{where}{name}={value}: give {kind} {span}")
 
 
 class Limits(msgspec.Struct, frozen=True):

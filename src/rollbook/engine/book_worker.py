@@ -39,7 +39,7 @@ from rollbook.book import (
 )
 from rollbook.core import EnvironmentSpec, Held, Limits, Manifest, Rollout, Round, Seal, Settings, has_own_data
 from rollbook.engine.concurrency import make_limiter
-from rollbook.engine.costs import measure_costs
+from rollbook.engine.costs import estimate_cost, measure_costs
 from rollbook.engine.progress import Display, ProgressCounter, count_pending
 from rollbook.engine.retries import wait_for_event
 from rollbook.engine.rollout_runner import RolloutRunner
@@ -403,7 +403,7 @@ async def work_on_book(
     counter = ProgressCounter(book, settings)
     jobs = BookJobSource(book, round_, on_mark=counter.record, on_claim=counter.add_claim, model=model)
     async with (
-        measure_costs(book.path, settings) as costs,
+        measure_costs(book.path, settings, jobs.presence.id, estimate_cost(manifest, settings)) as costs,
         open_environments(
             manifest.environments,
             manifest.limits,
@@ -422,12 +422,19 @@ async def work_on_book(
                 roles.stop_waiting()
 
         worker = Worker(
-            jobs, runner, limiter, round_.number, settings.attempts, draining=draining, on_drain=stop_waiting
+            jobs,
+            runner,
+            limiter,
+            round_.number,
+            settings.attempts,
+            draining=draining,
+            on_drain=stop_waiting,
+            costs=costs if costs.is_priced else None,
         )
         display.start(counter.requested, await asyncio.to_thread(count_pending, book))
 
         def on_tick() -> None:
-            jobs.presence.outage = outage = model.describe_outage()
+            jobs.presence.outage = outage = model.describe_outage() or (roles.describe_outage() if roles else "")
             display.update(counter.progress(worker, outage, costs.cost, jobs.presence))
             if counter.stop_reason:
                 worker.stop()

@@ -7,6 +7,7 @@ even started. It is written before the first run begins.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from rollbook.book import refuse_occupied, write_atomically
+from rollbook.book import Book, refuse_occupied, write_atomically
 from rollbook.core import JSON, JSON_ERRORS, SCHEMA_VERSION, RunOptions, Sampling, Settings, StartOptions, encode_pretty
 from rollbook.engine.hooks import Hooks
 from rollbook.engine.progress import Display
@@ -27,7 +28,7 @@ from rollbook.engine.request import (
     release_run_folder,
     update_settings,
 )
-from rollbook.engine.runs import RunResult, observe_work, plan_and_work, resume_run
+from rollbook.engine.runs import RunResult, count_samples, extend_run, observe_work, plan_and_work, resume_run
 from rollbook.engine.tracking import LogTarget
 from rollbook.environments import Environment, resolve_judge
 from rollbook.errors import BookError, EndpointDown, RollbookError, Stopped, UsageError
@@ -51,15 +52,29 @@ ModelTarget: TypeAlias = str | Mapping[str, JSON]
 
 
 class ModelRun(msgspec.Struct, frozen=True):
-    """One of the models: the name of its run directory in the folder, and its request."""
+    """One of the models: the name of its run directory in the folder, and its request.
+
+    `extended_to` is how many samples of every task the folder was extended to later; 0 if it was not.
+    """
 
     name: str
     request: Request
+    extended_to: int = 0
 
     @property
     def path(self) -> Path:
         """Its run directory."""
         return Path(self.request.out)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether its run was started."""
+        return (self.path / "run.json").exists()
+
+    @property
+    def needs_samples(self) -> bool:
+        """Whether it has fewer samples than the folder was extended to."""
+        return bool(self.extended_to) and count_samples(Book(self.path)) < self.extended_to
 
 
 class StoredModel(msgspec.Struct, frozen=True):
@@ -68,6 +83,7 @@ class StoredModel(msgspec.Struct, frozen=True):
     name: str
     env: str
     options: RunOptions
+    extended_to: int = 0
 
 
 class StoredModels(msgspec.Struct, frozen=True):
@@ -154,8 +170,15 @@ def join_folder(folder: Path, runs: Sequence[ModelRun]) -> list[ModelRun]:
             _refuse_difference(folder, held[each.name].request, each.request, ())
         elif known:
             _refuse_difference(folder, known[0].request, each.request, SAME_FOR_ALL)
-        held[each.name] = each
+        extended_to = known[0].extended_to if known else 0
+        held[each.name] = msgspec.structs.replace(each, extended_to=extended_to)
     return list(held.values())
+
+
+def select_models(every: Sequence[ModelRun], runs: Sequence[ModelRun]) -> list[ModelRun]:
+    """Return the models of `runs` as they are in the folder, in their own order."""
+    held = {each.name: each for each in every}
+    return [held[each.name] for each in runs]
 
 
 def _refuse_difference(folder: Path, then: Request, now: Request, names: Sequence[str]) -> None:
@@ -173,10 +196,15 @@ def _show(value: JSON) -> str:
 
 def write_models(folder: Path, runs: Sequence[ModelRun]) -> None:
     """Write models.json, durably."""
-    stored = [
-        StoredModel(each.name, _describe_environment(each.request), RunOptions(out="", **_take_options(each.request)))
-        for each in runs
-    ]
+    _write_stored(folder, [_make_stored(each) for each in runs])
+
+
+def _make_stored(run: ModelRun) -> StoredModel:
+    options = RunOptions(out="", **_take_options(run.request))
+    return StoredModel(run.name, _describe_environment(run.request), options, run.extended_to)
+
+
+def _write_stored(folder: Path, stored: list[StoredModel]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / MODELS_FILE, encode_pretty(StoredModels(SCHEMA_VERSION, stored)))
@@ -190,19 +218,59 @@ def _take_options(request: Request) -> dict[str, JSON]:
 
 def read_models(folder: Path, env: str | Environment | type[Environment] = "") -> list[ModelRun]:
     """Return the models of a folder; `env` is their environment where the file cannot name it."""
-    path = folder / MODELS_FILE
-    try:
-        stored = msgspec.json.decode(path.read_bytes(), type=StoredModels)
-    except JSON_ERRORS as error:
-        raise BookError(f"{path}: not a list of models: {error}") from None
     found = []
-    for each in stored.models:
+    for each in _read_stored(folder):
         if not (each.env or env):
             raise UsageError(f"{folder} was started from Python with an environment object: call run_each again")
         options = {name: getattr(each.options, name) for name in RunOptions.__struct_fields__}
         options["out"] = str(folder / check_name(each.name))
-        found.append(ModelRun(each.name, Request(env=each.env or env, **options)))
+        found.append(ModelRun(each.name, Request(env=each.env or env, **options), each.extended_to))
     return found
+
+
+def _read_stored(folder: Path) -> list[StoredModel]:
+    path = folder / MODELS_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StoredModels).models
+    except JSON_ERRORS as error:
+        raise BookError(f"{path}: not a list of models: {error}") from None
+
+
+def extend_models(folder: Path, samples: int) -> list[ModelRun]:
+    """Record that the models of a folder have so many samples of every task from now on, and return them.
+
+    The samples are run when the models are: an interrupted command is continued by `resume`.
+    """
+    runs = read_models(folder)
+    known = [count_samples(Book(each.path)) if each.has_run else 0 for each in runs]
+    if all(each.has_run and has >= samples for each, has in zip(runs, known, strict=True)):
+        raise UsageError(f"{folder} has {min(known)} samples of every task already: give more than that with -k")
+    extended = [
+        msgspec.structs.replace(
+            each, request=msgspec.structs.replace(each.request, samples=samples), extended_to=samples
+        )
+        for each in runs
+    ]
+    write_models(folder, extended)
+    return extended
+
+
+def remove_models(folder: Path, names: Sequence[str], *, delete: bool = False) -> None:
+    """Take models out of a folder. Their run directories stay where they are, unless they are to be deleted too."""
+    if not is_model_folder(folder):
+        raise UsageError(f"{folder} is not a folder of run --each: it has no {MODELS_FILE}")
+    stored = _read_stored(folder)
+    for name in names:
+        if name not in [each.name for each in stored]:
+            raise UsageError(f"{folder} has no model {name}; it has {', '.join(each.name for each in stored)}")
+    left = [each for each in stored if each.name not in names]
+    if not left:
+        raise UsageError(f"{folder} would have no model left: delete the folder instead")
+    _write_stored(folder, left)
+    if delete:
+        for name in names:
+            shutil.rmtree(folder / check_name(name), ignore_errors=True)
+    make_leaderboard(folder)
 
 
 async def start_or_resume(
@@ -215,10 +283,14 @@ async def start_or_resume(
     handle_signals: bool = False,
 ) -> RunResult:
     """Run a model, or finish what its run is missing; a finished run is only read."""
-    if (run.path / "run.json").exists():
-        return await resume_run(run.path, changes, retry, display, start, handle_signals=handle_signals)
-    request = msgspec.structs.replace(run.request, settings=update_settings(run.request.settings, changes))
-    return await plan_and_work(request, display, start, handle_signals=handle_signals)
+    if not run.has_run:
+        request = msgspec.structs.replace(run.request, settings=update_settings(run.request.settings, changes))
+        result = await plan_and_work(request, display, start, handle_signals=handle_signals)
+        if not run.needs_samples:
+            return result
+    if run.needs_samples:
+        return await extend_run(run.path, run.extended_to, changes, display, start, handle_signals=handle_signals)
+    return await resume_run(run.path, changes, retry, display, start, handle_signals=handle_signals)
 
 
 def run_model(
@@ -320,6 +392,7 @@ def run_each(
     try:
         runs = name_models(folder, *_read_targets(env, models, options))
         every, changes = join_folder(folder, runs), list_changes(folder, runs)
+        runs = select_models(every, runs)
         write_models(folder, every)
         start = StartOptions(wait_s=wait_s, probe=probe)
 
@@ -346,6 +419,8 @@ def _read_targets(
     given = [{"model": each} if isinstance(each, str) else dict(each) for each in models]
     names = [check_name(str(each.pop("name"))) if "name" in each else "" for each in given]
     for each in given:
+        if each.keys().isdisjoint(("model", "model_name", "base_urls")):
+            raise UsageError(f"models: {each!r} names no model; give it as 'model', such as a URL")
         for name in SAME_FOR_ALL:
             if name in each:
                 raise UsageError(f"models: {name} is the same for all models; give it to run_each")

@@ -287,7 +287,9 @@ def change_settings(manifest: Manifest, base: Settings, changes: dict[str, JSON]
         given = read_roles(changes["roles"])
         taken, judge_name = take_judge(given, changes.get("judge_urls", []))
         if judge_name:
-            raise UsageError(f"--role judge.name={judge_name}: the name of the judge is part of what this run means")
+            raise UsageError(
+                f"--role judge.name={judge_name}: the name of the judge is part of what this run means; start a new run"
+            )
         changes = {**changes, **taken}
     settings = update_settings(base, changes)
     if "roles" in changes:

@@ -15,6 +15,7 @@ from rollbook.book import Book, BookDraft, Claim, CountedLines, LineIndex, write
 from rollbook.core import (
     FAILURE_KINDS,
     JSON,
+    JUDGE,
     EnvironmentSpec,
     Failure,
     Manifest,
@@ -36,13 +37,13 @@ from rollbook.environments import (
     EnvironmentRuntime,
     RoleClients,
     RunRoles,
+    choose_verifying_roles,
+    find_verifying_roles,
     open_roles,
-    resolve_roles,
     take_judge,
     write_snapshot,
 )
-from rollbook.errors import RolloutFailed, UsageError
-from rollbook.models import ENDPOINT_KINDS, is_provider_target
+from rollbook.errors import EndpointDown, RolloutFailed, UsageError
 from rollbook.reports import Report, make_report
 
 CONCURRENCY = 64
@@ -204,17 +205,38 @@ def open_or_create_book(
     if book.manifest.judge != roles.judge:
         named = book.manifest.judge.name if book.manifest.judge else "no judge"
         raise UsageError(f"{out} was started with {named}: continue with that, or choose another --out")
+    if (meant := {**old.manifest.roles, **roles.others}) != book.manifest.roles:
+        changed = next(role for role in meant if meant[role] != book.manifest.roles.get(role))
+        was = book.manifest.roles[changed].model.name if changed in book.manifest.roles else "no model"
+        raise UsageError(f"{out} was started with {was} as {changed}: continue with that, or choose another --out")
     display.note(f"{out} continues with the verifier it was started with")
     return book
 
 
-def check_same_judge(old: Book, judge: ModelSpec | None, settings: Settings, only: ReverifyOnly) -> None:
-    """Refuse to score a judged run without a judge unless that is requested, and to mix scores of two judges."""
+def find_asked_roles(old: Book, envs: Sequence[str], settings: Settings) -> set[str]:
+    """Return the roles that the verifiers may ask: those that they asked, and all of a new one; refuse other ones."""
+    declared: set[str] = set()
+    for spec in parse_replacements(envs, list(old.manifest.environments)).values():
+        declared |= set(load_environment(spec).cls.roles)
+    for role in settings.roles:
+        if role not in {JUDGE, *declared, *old.manifest.roles}:
+            known = ", ".join(sorted(declared | set(old.manifest.roles))) or "none"
+            raise UsageError(f"--role {role}: nothing in {old.path} asks a model of that role; its roles: {known}")
+    return (find_verifying_roles(old) | declared) - {JUDGE}
+
+
+def check_judge_given(old: Book, settings: Settings) -> None:
+    """Refuse to score a judged run without a judge unless that is requested."""
     before = old.manifest.judge
-    if before and not judge and settings.judge_urls != [NO_JUDGE]:
+    if before and not settings.judge_urls:
         raise UsageError(
             f"{old.path} was judged by {before.name}: give --judge URL again, or --judge {NO_JUDGE} for the rule alone"
         )
+
+
+def check_same_judge(old: Book, judge: ModelSpec | None, only: ReverifyOnly) -> None:
+    """Refuse to mix scores of two judges."""
+    before = old.manifest.judge
     if only == "failed" and before != judge:
         names = [spec.name if spec else "no judge" for spec in (before, judge)]
         raise UsageError(f"--only failed: the other scores are by {names[0]}, not by {names[1]}; leave --only out")
@@ -245,17 +267,20 @@ async def reverify(
         )
     taken, given_name = take_judge(settings.roles, settings.judge_urls)
     settings, judge_name = msgspec.structs.replace(settings, **taken), judge_name or given_name
+    check_judge_given(old, settings)
     targets = [] if settings.judge_urls == [NO_JUDGE] else settings.judge_urls
-    before = old.manifest.judge
-    same = before if before and targets and not is_provider_target(targets) else None
-    kind = same.kind if same and same.kind in ENDPOINT_KINDS else "chat"
-    meaning, judged = resolve_roles(targets, judge_name or (same.name if same else ""), settings, judge_kind=kind)
-    check_same_judge(old, meaning.judge, settings, only)
+    asked = find_asked_roles(old, envs, settings)
+    meaning, judged = await choose_verifying_roles(old, asked, targets, judge_name, settings, display.note)
     went_on = (out / "run.json").exists()
     async with open_roles(meaning, judged) as roles:
+        check_same_judge(old, roles.meaning.judge, only)
         book = open_or_create_book(old, envs, only, out, display, roles.meaning)
         round_ = book.open_round(judged)
-        verifier = await _verify_all(book, round_, stored, only, display, roles)
+        try:
+            verifier = await _verify_all(book, round_, stored, only, display, roles)
+        except EndpointDown as error:
+            cause = str(error).partition("; check the server")[0]
+            raise EndpointDown(f"{cause}; check the server, then run the same command again", error.reasons) from None
     changes = list(find_reward_changes(old, book))
     write_atomically(book.path / "changes.jsonl", b"".join(map(encode_line, changes)))
     if only == "failed" and not verifier.verified and not went_on:
@@ -282,11 +307,10 @@ def find_reward_changes(old: Book, new: Book) -> Iterator[RewardChange]:
 
 
 def attempt_budgets(only: ReverifyOnly) -> dict[str, int]:
-    """Return one attempt per kind, for the same text gets the same verdict; only a judge may be available again."""
-    judge_kinds = {kind for kind, row in FAILURE_KINDS.items() if row.in_verification and row.side == "infra"}
-    return {
-        kind: row.attempts if kind in judge_kinds and only != "scored" else 1 for kind, row in FAILURE_KINDS.items()
-    }
+    """Return one attempt per kind, for the same text gets the same verdict; only a model may be available again."""
+    of_models = {kind for kind, row in FAILURE_KINDS.items() if row.in_verification and row.side == "infra"}
+    of_models.add("role_error")
+    return {kind: row.attempts if kind in of_models and only != "scored" else 1 for kind, row in FAILURE_KINDS.items()}
 
 
 async def _verify_all(

@@ -15,12 +15,10 @@ from itertools import takewhile
 import msgspec
 
 from rollbook.agents import Agent, choose_agent
-from rollbook.book import KeyHistory, MediaStore
+from rollbook.book import KeyHistory, MediaStore, put_media_in
 from rollbook.core import (
     FAILURE_KINDS,
-    FILE_PREFIX,
     JSON,
-    REFERENCE_PREFIX,
     Failure,
     Limits,
     Message,
@@ -31,7 +29,6 @@ from rollbook.core import (
     Timing,
     ToolFormat,
     Turn,
-    check_media_size,
     derive_seed,
     list_sources,
 )
@@ -153,28 +150,20 @@ class ModelCaller:
             "group": self._group,
             "tools": tools,
         }
-        if sources := list_sources(messages):
+        if list_sources(messages):
             # After an image nothing is continued in token ids, so that no earlier call is looked for.
-            return await self._model.complete(await self._put_media_in(messages, sources), sampling, **options)
+            return await self._model.complete(await self._put_media_in(messages), sampling, **options)
         earlier = next((call for call in reversed(self._earlier_calls) if call.precedes(messages)), None)
         if earlier is None or self._continues is None:
             return await self._model.complete(messages, sampling, **options)
         return await self._continues.complete_from(earlier, messages, sampling, **options)
 
-    async def _put_media_in(self, messages: Sequence[Message], sources: Sequence[str]) -> Sequence[Message]:
-        """Return the messages with the data of stored images and sounds; a file can only be part of a task."""
-        for source in sources:
-            try:
-                check_media_size(len(source) * 3 // 4)
-            except UsageError as error:
-                raise RolloutFailed("environment_error", "messages", str(error)) from None
-            if source.startswith(FILE_PREFIX):
-                why = f"{source[:80]}: only tasks may name files; give the data in a reply"
-                raise RolloutFailed("environment_error", "messages", why)
-            if self._media is None and source.startswith(REFERENCE_PREFIX):
-                why = f"{source[:80]}: nothing is stored here; give the data"
-                raise RolloutFailed("environment_error", "messages", why)
-        return messages if self._media is None else await asyncio.to_thread(self._media.expand, messages)
+    async def _put_media_in(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages with the data of stored images and sounds; what cannot be sent fails the rollout."""
+        try:  # in a thread: decoding and reading large images would block the loop
+            return await asyncio.to_thread(put_media_in, messages, self._media)
+        except UsageError as error:
+            raise RolloutFailed("environment_error", "messages", str(error)) from None
 
     def _check_token_count(self, completion: Completion) -> None:
         """Refuse a server that does not count tokens: a limit on tokens would have no effect."""
@@ -288,7 +277,7 @@ class RolloutRunner:
     ) -> None:
         began = time.perf_counter()
         try:
-            rollout.score = await environment.verify(rollout.task, rollout, session)
+            rollout.score = await environment.verify(rollout.task, rollout, session, spent_s=clock.seconds)
         finally:
             clock.verify_s += time.perf_counter() - began
 
@@ -375,11 +364,16 @@ class AttemptClock:
         self._start, self._began = time.time(), time.perf_counter()
         self.environment_s = self.model_s = self.verify_s = 0.0
 
+    @property
+    def seconds(self) -> float:
+        """How long the attempt has taken so far."""
+        return time.perf_counter() - self._began
+
     def timing(self) -> Timing:
         """Return the record, rounded to the precision of a clock."""
         return Timing(
             round(self._start, 3),
-            round(time.perf_counter() - self._began, 6),
+            round(self.seconds, 6),
             round(self.model_s, 6),
             round(self.environment_s, 6),
             round(self.verify_s, 6),

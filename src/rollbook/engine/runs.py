@@ -64,8 +64,8 @@ from rollbook.environments import (
     check_roles,
     check_same_roles,
     load_environment,
-    make_clients,
     open_roles,
+    probe_roles,
     resolve_roles,
 )
 from rollbook.errors import UsageError
@@ -288,22 +288,7 @@ async def probe_models(
     if spec.kind in ENDPOINT_KINDS:
         model = await probe_endpoint(spec, settings, sampling, wait_s=start.wait_s, say=say)
         spec, settings = model.spec, msgspec.structs.replace(settings, wire_names=model.wire_names)
-    return spec, await _probe_roles(meaning, settings, start, say)
-
-
-async def _probe_roles(
-    meaning: RunRoles, settings: Settings, start: StartOptions, say: Callable[[str], None]
-) -> Settings:
-    clients = make_clients(meaning, settings)
-    if clients.judge:
-        settings = msgspec.structs.replace(settings, judge_wire_names=await clients.judge.probe(start.wait_s, say))
-    roles = dict(settings.roles)
-    for role in meaning.others:
-        client = clients.find(role)
-        assert client is not None
-        if learned := await client.probe(start.wait_s, say):
-            roles[role] = msgspec.structs.replace(roles[role], wire_names=learned)
-    return msgspec.structs.replace(settings, roles=roles)
+    return spec, await probe_roles(meaning, settings, start.wait_s, say)
 
 
 def probe_run(book: Book, settings: Settings, start: StartOptions, say: Callable[[str], None]) -> Settings:
@@ -510,7 +495,7 @@ def extend_samples(
     book: Book, samples: int, changes: dict[str, JSON], workers: int | None = None, *, served: bool = False
 ) -> None:
     """Add samples to every task that has fewer than `samples`, in chunks for so many workers; refuse if none has."""
-    known = _count_samples(book)
+    known = count_samples(book)
     settings = change_settings(book.manifest, book.last_settings(), changes)
     check_run_model(book, settings, served=served)
     # Before anything is written: a run that is refused stays as it is.
@@ -531,8 +516,8 @@ def count_open_chunks(book: Book, settings: Settings | None = None) -> int:
     return sum(not is_closed(seals.get(number), rounds) for number in range(len(book.chunks)))
 
 
-def _count_samples(book: Book) -> int:
-    """How many samples of every task there are; in a blend, of those that have the fewest."""
+def count_samples(book: Book) -> int:
+    """Return how many samples of every task there are; in a blend, of those that have the fewest."""
     most: dict[str, int] = {}
     for part in book.plan.parts:
         env = book.tasks.read(part.tasks[0]).env

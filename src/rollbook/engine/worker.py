@@ -18,6 +18,7 @@ import msgspec
 from rollbook.book import MAX_WORKER_DEATHS, Claim, KeyHistory
 from rollbook.core import FAILURE_KINDS, Failure, Rollout, Task
 from rollbook.engine.concurrency import AdaptiveLimit, FixedLimit
+from rollbook.engine.costs import CostMeter
 from rollbook.engine.retries import AttemptResult, run_until_final, wait_for_event
 from rollbook.errors import EndpointDown, RolloutFailed
 
@@ -104,7 +105,7 @@ class Worker:
     """Runs until there are no more jobs, or until it is drained or stopped, or a failure concerns all of them.
 
     `draining` is set when it is drained; `on_drain` is called then: it ends the waiting for a model that does not
-    answer.
+    answer. `costs` counts what attempts cost, and may keep others from starting.
     """
 
     def __init__(
@@ -117,9 +118,10 @@ class Worker:
         *,
         draining: asyncio.Event | None = None,
         on_drain: Callable[[], None] = lambda: None,
+        costs: CostMeter | None = None,
     ) -> None:
         self._jobs, self._runner, self._limiter = jobs, runner, limiter
-        self._on_drain = on_drain
+        self._on_drain, self._costs = on_drain, costs
         self._round, self._budgets = round_number, budgets or {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle_tasks: set[asyncio.Task[None]] = set()
@@ -225,7 +227,7 @@ class Worker:
 
         async def run_attempt() -> AttemptResult:
             nonlocal began
-            while self._running_attempts >= self._limiter.limit:  # it may have been lowered since the job began
+            while not self._may_start():
                 await self._wait_for_slot()
             began = time.monotonic()
             self._running_attempts += 1
@@ -237,6 +239,8 @@ class Worker:
 
         def record(rollout: Rollout, error: RolloutFailed | None, final: bool) -> Awaitable[None]:
             self.stats.record_rollout(rollout)
+            if self._costs:  # before anything is awaited: an attempt that waits for this slot must see it
+                self._costs.record(rollout)
             if error is not None and FAILURE_KINDS[error.kind].no_answer:
                 self._limiter.record_overload(began)
             elif rollout.turns:
@@ -250,6 +254,11 @@ class Worker:
         except EndpointDown:
             if not self._draining.is_set():  # as above
                 raise
+
+    def _may_start(self) -> bool:
+        """Return whether one more attempt may run; the limit may have been lowered since its job began."""
+        running = self._running_attempts
+        return running < self._limiter.limit and (self._costs is None or self._costs.admits(running))
 
     async def _wait_for_slot(self) -> None:
         if self._draining.is_set():

@@ -92,6 +92,8 @@ class Judge:
         self._client, self._rollout = client, rollout
         self._name = f"{rollout.task.id}#{rollout.sample}"
         self._calls = Counter(call.role for call in rollout.role_calls)[JUDGE]
+        self.outage: EndpointDown | None = None
+        """Set once the judge has been unreachable for too long: the run has to stop."""
 
     async def ask(self, prompt: str) -> str:
         """Return the judge's answer without its thoughts; a truncated answer is an error."""
@@ -111,7 +113,11 @@ class Judge:
     async def _ask_within(self, prompt: str, tokens: int) -> str:
         began, number = time.perf_counter(), self._calls
         self._calls += 1
-        completion = await self._client.complete_within(prompt, self._name, self._rollout.seed, tokens)
+        try:
+            completion = await self._client.complete_within(prompt, self._name, self._rollout.seed, tokens)
+        except EndpointDown as error:
+            self.outage = error
+            raise _judge_failure(str(error)) from None
         call = make_role_call(self._client, completion, number, self._rollout.seed, began, in_verification=True)
         self._rollout.role_calls.append(call)
         if completion.turn.truncated:
@@ -165,16 +171,19 @@ class JudgeClient(RoleClient):
         return Judge(self, rollout)
 
     async def complete_within(self, prompt: str, name: str, seed: int, tokens: int) -> Completion:
-        """Return one answer of so many tokens, or raise judge_error; ContextFull if there is no room for it."""
+        """Return one answer of so many tokens, or raise judge_error; ContextFull if there is no room for it.
+
+        EndpointDown if it was unreachable for too long.
+        """
         sampling = msgspec.structs.replace(self._answer_sampling, max_tokens=tokens)
         try:
-            return await self._model.complete([Message("user", prompt)], sampling, seed=seed, rollout=name)
+            return await self.call_until_answered([Message("user", prompt)], sampling, seed, name)
         except RolloutFailed as error:
             if error.kind == "model_rejected" and read_context_limit(error.message):
                 # the advice on --max-tokens is for the model of the run; the limit of a judge cannot be set
                 raise ContextFull(error.message.partition("; --max-tokens")[0]) from None
             raise _judge_failure(error.message, error.retry_after_s) from None
-        except (UsageError, EndpointDown) as error:
+        except UsageError as error:
             raise _judge_failure(str(error)) from None
 
 

@@ -279,7 +279,7 @@ def _render_content(content: ContentBlock, shown: list[ContentPart]) -> str:
     source = f"data:{content.mime_type};base64,{content.data}"
     part: ContentPart = {"type": "image_url", "image_url": {"url": source}}
     try:
-        media = decode_part(part)  # a sound is read in the same way, and then has a part of its own
+        media = decode_part(part, any_type=False)  # a sound is read in the same way, and then has a part of its own
     except UsageError as error:
         return f"[{content.type}: {error}]"
     if media is None or (media.suffix in AUDIO_FORMATS) != isinstance(content, AudioContent):

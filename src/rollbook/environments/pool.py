@@ -175,10 +175,10 @@ class EnvironmentProcessPool:
                 raise RolloutFailed(gone.kind, call.where, gone.why) from None
             raise SessionLost from None
         self._mean_s += 0.05 * (reply.seconds - self._mean_s)
+        if roles is not None:  # what its model failed with is the cause of what the environment raised
+            roles.check_failure(call.where)
         if reply.failure:
             raise RolloutFailed(reply.failure, call.where, reply.message)
-        if roles is not None:
-            roles.check_failure(call.where)
         return reply
 
     async def acquire_process(self) -> EnvironmentProcess:

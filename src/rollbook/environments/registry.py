@@ -471,7 +471,7 @@ def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
             if key not in taken:
                 raise UsageError(f"{cls.__name__} takes no argument {key!r}{suggest_names(key, taken)}")
     for key, value in args.items():
-        _check_number(cls, key, value)
+        _check_argument(cls, key, value)
     try:
         return cls(**args)
     except RollbookError:
@@ -486,11 +486,13 @@ def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
         ) from error
 
 
-def _check_number(cls: type[Environment], key: str, value: JSON) -> None:
-    """Refuse an argument that is not a number where one is annotated; other annotations are left to the class."""
+def _check_argument(cls: type[Environment], key: str, value: JSON) -> None:
+    """Refuse what is not a number, or not true or false, where one is annotated; the rest is left to the class."""
     parameter = parameters_of(cls).get(key)
     annotation = getattr(parameter, "annotation", None)
     name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    if name == "bool" and value not in (True, False):
+        raise UsageError(f"{cls.__name__}: {key}={value!r}; give true or false")
     kinds = {"int": (int,), "float": (int, float)}.get(name)
     if kinds and (isinstance(value, bool) or not isinstance(value, kinds)):
         raise UsageError(f"{cls.__name__}: {key}={value!r}; give a {'whole ' if name == 'int' else ''}number")

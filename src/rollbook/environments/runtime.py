@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from rollbook.core import JSON, EnvironmentSpec, Limits, Rollout, Score, Settings, Task, as_score, derive_seed
+from rollbook.book import MediaStore
+from rollbook.core import JSON, JUDGE, EnvironmentSpec, Limits, Rollout, Score, Settings, Task, as_score, derive_seed
 from rollbook.environments.calls import EnvironmentCall, RolloutRecord
 from rollbook.environments.environment import Environment, source_folder
 from rollbook.environments.judge import Judge
@@ -31,7 +32,15 @@ from rollbook.environments.session import (
 )
 from rollbook.environments.source import explain_error
 from rollbook.environments.tools import Toolbox
-from rollbook.errors import ContainerError, InvalidReward, RollbookError, RolloutFailed, UsageError
+from rollbook.errors import (
+    BookError,
+    ContainerError,
+    EndpointDown,
+    InvalidReward,
+    RollbookError,
+    RolloutFailed,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from rollbook.containers import ContainerHandle, ContainerHost
@@ -65,7 +74,7 @@ class EnvironmentRuntime:
         self._mcp_servers: McpServers | None = None
         self._containers: ContainerHost | None = None
         self._prefix = spec.terms.prefix if spec.terms else ""
-        self._roles = roles
+        self._roles, self._media = roles, MediaStore(run) if run else None
         self._judge = roles.judge if roles and spec.appeals else None
         self._limits, self._make = limits, environment
         self._pool = (
@@ -166,7 +175,8 @@ class EnvironmentRuntime:
         await self._state_slots.acquire()
         try:
             recorded_in = rollout or Rollout(task=task, sample=0, seed=derive_seed(0, name, 0))
-            session = await self._make_session(f"{name}/{next(self._numbers)}", RoleCaller(self._roles, recorded_in))
+            roles = RoleCaller(self._roles, recorded_in, media=self._media)
+            session = await self._make_session(f"{name}/{next(self._numbers)}", roles)
         except BaseException:
             self._state_slots.release()
             raise
@@ -208,18 +218,25 @@ class EnvironmentRuntime:
         """Close a state; a failure here must not cost a finished rollout its score."""
         try:
             await session.close()
-        except (RolloutFailed, SessionLost, ContainerError):
-            return
+        except (RolloutFailed, SessionLost, ContainerError, EndpointDown, BookError):
+            return  # what concerns all rollouts was raised before
         finally:
             self._state_slots.release()
 
-    async def verify(self, task: Task, rollout: Rollout, session: EnvironmentSession | None = None) -> Score:
-        """Score a rollout, or raise the failure of its verifier or judge; the `session` may have its container."""
+    async def verify(
+        self, task: Task, rollout: Rollout, session: EnvironmentSession | None = None, *, spent_s: float = 0.0
+    ) -> Score:
+        """Score a rollout, or raise the failure of its verifier or judge; the `session` may have its container.
+
+        The limit of verification does not count the calls of roles. What is left of the limit of the rollout, of which
+        the conversation took `spent_s`, is the limit for them.
+        """
         own_task = self._own_task(task)
         own = rollout if own_task is task else msgspec.structs.replace(rollout, task=own_task)
         if self._environment and self._environment.verify_needs_server:
             await self._wait_until_ready(task)
-        roles = RoleCaller(self._roles, rollout, in_verification=True)
+        allowed_s = self._limits.rollout_s - spent_s
+        roles = RoleCaller(self._roles, rollout, in_verification=True, allowed_s=allowed_s, media=self._media)
         score = await self._run_verifier(own_task, own, session, roles)
         if self._judge is None:
             return score
@@ -275,7 +292,14 @@ class EnvironmentRuntime:
         assert self._environment
         assert self._judge
         work = self._environment.appeal(task, rollout, score, judge)
-        value = await await_with_deadline(work, self._judge.timeout_s, "judge", "verifier_error", "judge_error", roles)
+        timeout_s = self._judge.timeout_s
+        deciding = await_with_deadline(work, timeout_s, "judge", "verifier_error", "judge_error", roles)
+        try:
+            value = await roles.limit_time(JUDGE, deciding)
+        except RolloutFailed:
+            if judge.outage:
+                raise judge.outage from None
+            raise
         return _as_score(value, "judge")
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rollbook.reports.leaderboard import (
         LEADERBOARD_FILE,
         MODELS_FILE,
+        NOT_STARTED,
         Leaderboard,
         LeaderboardRow,
         format_p,
@@ -63,6 +64,7 @@ else:
 __all__ = [
     "LEADERBOARD_FILE",
     "MODELS_FILE",
+    "NOT_STARTED",
     "PASSING_FILTER",
     "CacheUse",
     "ComparedRun",

@@ -21,6 +21,7 @@ from rollbook.book import Book, write_atomically
 from rollbook.core import (
     JSON,
     MEDIA_TYPES,
+    OTHER_SUFFIX,
     REFERENCE_PREFIX,
     as_messages,
     decode,
@@ -154,7 +155,7 @@ def _collect_media(
     for name in sorted(filter(None, names)):
         with suppress(BookError):  # the page says that it cannot be shown
             media = book.media.read(name)
-            if media.suffix != "svg":  # it can hold scripts
+            if media.suffix not in ("svg", OTHER_SUFFIX):  # the one can hold scripts, the other is not shown
                 found[name] = f"data:{MEDIA_TYPES[media.suffix]};base64,{base64.b64encode(media.data).decode()}"
     return found
 

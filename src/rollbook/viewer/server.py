@@ -387,7 +387,7 @@ class ViewerApi:
 def make_media_headers(suffix: str) -> dict[str, str]:
     """Return the headers of an image or a sound: it is never run, and what could hold a script is only plain text."""
     active = suffix in ACTIVE_SUFFIXES
-    kind = {"Content-Type": "text/plain" if active else MEDIA_TYPES[suffix]}
+    kind = {"Content-Type": "text/plain" if active else MEDIA_TYPES.get(suffix, "application/octet-stream")}
     kept = {"Content-Disposition": "attachment"} if active else {}
     return {**HEADERS, **kind, **kept, "Content-Security-Policy": "default-src 'none'; sandbox"}
 

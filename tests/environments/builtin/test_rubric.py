@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,8 @@ def test_more_votes_need_a_temperature(tmp_path):
         ({"criteria": [{"text": "x", "wieght": 2}]}, "wieght"),
         ({"criteria": [{"text": "x", "scale": 0}]}, "a scale from 1 on"),
         ({"criteria": [{"text": "x", "weight": -1}]}, "at least one must have a weight above 0"),
+        ({"criteria": [{"text": "x", "name": "a"}, {"text": "y", "name": "a"}]}, "two have the name 'a'"),
+        ({"criteria": [{"text": "x", "name": "agreement"}]}, "'agreement' is that of another part of the score"),
     ],
 )
 def test_a_wrong_row_is_named_by_its_line(tmp_path, change, words):
@@ -198,3 +201,83 @@ def test_calibration_rows_need_a_response_and_scores(tmp_path):
         for human in (None, [1, 1], [9, 1, 1], ["a", 1, 1]):
             with pytest.raises(UsageError, match="human"):
                 play(tmp_path, judge, [{**ROW, "response": "x", "human": human}], env="rubric_calibration")
+
+
+COMPARED = {**ROW, "reference": "It is Paris, you fool."}
+
+
+def compare_by(choose):
+    """A judge that says which answer is better on a criterion, from both answers and the text of the criterion."""
+
+    def answer(messages):
+        prompt = messages[0]["content"]
+        shown = [re.search(rf"<answer_{name}>\n(.*)\n</answer_{name}>", prompt)[1] for name in "ab"]
+        listed = re.findall(r"^(C\d): (.*)$", prompt, re.MULTILINE)
+        entries = [{"id": name, "reason": "because", "better": choose(*shown, text)} for name, text in listed]
+        return json.dumps({"criteria": entries})
+
+    return answer
+
+
+def prefer_the_polite(first, second, text):
+    if text != "insults the reader":
+        return "same"
+    return "A" if "fool" in first else "B"
+
+
+def test_a_comparison_shows_answer_and_reference_in_both_orders_and_its_faults_count_against_the_answer(tmp_path):
+    with RoleServer(compare_by(prefer_the_polite)) as judge:
+        play(tmp_path, judge, [COMPARED], env="rubric?compare=true")
+        prompts = [body["messages"][0]["content"] for body in judge.asked]
+    found = only_score(tmp_path)
+    assert found.reward == pytest.approx((3 * 0.5 + 1 * 0.5 + 2 * 1.0) / 6)
+    assert found.score.parts == {"fact": 0.5, "agreement": 1.0, "first_shown": 0.5}
+    assert found.score.info["rubric"] == {"comparison_prompt": 1, "votes": [[0.5, 0.5, 0.0]] * 2}
+    assert sorted(prompt.index("Paris.") < prompt.index("you fool") for prompt in prompts) == [False, True]
+
+
+def test_a_judge_that_prefers_what_comes_first_is_seen(tmp_path):
+    with RoleServer(compare_by(lambda *_: "A")) as judge:
+        play(tmp_path, judge, [COMPARED], env="rubric?compare=true")
+    found = only_score(tmp_path)
+    assert found.reward == 0.5
+    assert (found.score.parts["agreement"], found.score.parts["first_shown"]) == (0.0, 1.0)
+
+
+def test_a_comparison_needs_a_reference_and_an_even_number_of_votes(tmp_path):
+    with RoleServer(judge_by(FAIR)) as judge:
+        with pytest.raises(UsageError, match=r"rows.jsonl:1: no reference, the answer that compare=true compares with"):
+            play(tmp_path, judge, env="rubric?compare=true")
+        with pytest.raises(UsageError, match="votes=3: compare=true shows both orders equally often"):
+            play(tmp_path, judge, [COMPARED], env="rubric?compare=true&votes=3&temperature=0.7")
+        judge.answer = compare_by(lambda *_: "C")
+        with pytest.raises(Shortfall, match="better must be"):
+            play(tmp_path, judge, [COMPARED], env="rubric?compare=true")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("compare=maybe", "compare='maybe'; give true or false"),
+        ("votes=0", "votes=0; give a number from 1 on"),
+        ("votes=x", "votes='x'; give a whole number"),
+        ("temperature=-1", "temperature=-1; give a number from 0 on"),
+        ("vote=2", "takes no argument 'vote'; did you mean votes"),
+    ],
+)
+def test_wrong_arguments_are_one_line(tmp_path, arguments, words):
+    with pytest.raises(UsageError, match=words):
+        play(tmp_path, None, env=f"rubric?{arguments}")
+
+
+def test_all_calls_of_a_rollout_whose_votes_fail_are_recorded(tmp_path):
+    def answer(messages):
+        last = "C3 (0 to 1)" in messages[0]["content"].split("<criteria>\n")[1][:12]
+        if last:
+            time.sleep(0.3)
+        return judge_by(FAIR)(messages) if last else "I like it."
+
+    with RoleServer(answer) as judge, pytest.raises(Shortfall):
+        play(tmp_path, judge)
+    (line,) = [line for path in (tmp_path / "a" / "journals").glob("*.failures.jsonl") for line in path.open()]
+    assert len(json.loads(line)["role_calls"]) == len(judge.asked) == 3

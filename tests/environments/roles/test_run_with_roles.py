@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from rollbook import Collector, Shortfall, UsageError, compare, export, load, plan, reverify, run
+from rollbook import Collector, EndpointDown, Shortfall, UsageError, compare, export, load, plan, reverify, run
 from rollbook.book import Book, rollouts
 from rollbook.core import Limits, StartOptions, derive_role_seed
 from rollbook.engine.progress import SilentDisplay
@@ -169,7 +170,7 @@ def test_a_run_without_the_role_that_its_environment_asks_is_refused_in_one_line
         ({"user": "nowhere/model"}, "--role user=nowhere/model: "),
         ({"User": "scripted:SAID"}, "a role is named with small letters"),
         ({"user": {"url": "x"}}, "roles: user: url is unknown; a role has model, name"),
-        ({"user": {"model": 3}}, "roles: user: Expected `array`"),
+        ({"user": {"model": 3}}, "roles: user: 3 is not a model; write a URL"),
         ("scripted:SAID", "give models by role"),
         ({"user": {"model": "scripted:SAID", "price": "free"}}, "roles: user.price=free: write the prices"),
         ({"user": {"model": "scripted:SAID", "sampling": {"seed": 3}}}, "--role user.sampling seed=3"),
@@ -302,6 +303,11 @@ def test_the_cost_of_roles_is_limited_with_that_of_the_policy(tmp_path):
         with pytest.raises(Shortfall, match=r"stopped by --max-cost 0\.01"):
             play(env, tmp_path / "a", roles=given, samples=200, concurrency=1, max_cost=0.01)
         assert len(user.asked) < 1200
+        user.asked.clear()
+        user.delay_s = 0.2
+        with pytest.raises(Shortfall, match=r"stopped by --max-cost 0\.1"):
+            play(env, tmp_path / "b", roles=given, samples=20, concurrency=64, max_cost=0.1)
+        assert len(user.asked) in (10, 12), "one rollout makes two calls for 0.022"
 
 
 def test_a_comparison_names_roles_that_differ(tmp_path):
@@ -383,3 +389,164 @@ def test_an_environment_that_asks_without_end_is_stopped(tmp_path, monkeypatch):
     with RoleServer() as echo, pytest.raises(Shortfall) as caught:
         play(env, tmp_path / "a", roles={"echo": echo.url}, limit=1, attempts={"environment_error": 1})
     assert "asked models of roles more than 20 times" in str(caught.value.missing)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_limit_of_the_rollout_counts_calls_that_hang_in_verification(tmp_path, form):
+    env = write(tmp_path, GRADED[form])
+    with RoleServer(delay_s=20) as grader:
+        began = time.monotonic()
+        with pytest.raises(Shortfall, match="the model of the role grader") as caught:
+            play(env, tmp_path / "a", roles={"grader": grader.url}, limits=Limits(rollout_s=1.0))
+        assert time.monotonic() - began < 10
+    assert caught.value.failed == {"rollout_timeout": 1}
+
+
+APPEALING = """
+from rollbook import Environment, Task
+
+class Talk(Environment):
+    def tasks(self):
+        yield Task(id="t", prompt="Greet.")
+
+    def verify(self, task, rollout):
+        return False
+
+    async def appeal(self, task, rollout, score, judge):
+        return await judge.ask(rollout.text) == "Yes."
+"""
+
+
+def test_the_limit_of_the_rollout_counts_a_judge_that_hangs_and_reverify_can_score_it(tmp_path):
+    env = write(tmp_path, APPEALING)
+    with RoleServer(delay_s=20) as judge:
+        began = time.monotonic()
+        with pytest.raises(Shortfall, match="the model of the role judge") as caught:
+            play(env, tmp_path / "a", judge=judge.url, limits=Limits(rollout_s=1.0))
+        assert time.monotonic() - began < 10
+        assert caught.value.failed == {"rollout_timeout": 1}
+        judge.delay_s = 0.0
+        assert reverify(tmp_path / "a", tmp_path / "b", judge=judge.url).report.overall.mean == 1.0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_role_that_goes_away_stops_the_run_and_costs_no_attempt(tmp_path, form):
+    env = write(tmp_path, FORMS[form])
+    user = RoleServer()
+    with user:
+        user.answer = lambda _: stop_listening(user)
+        with pytest.raises(EndpointDown, match=r"the model of the role user: no model answered for 0.5 s .*refused"):
+            play(env, tmp_path / "a", roles={"user": user.url}, outage_s=0.5, attempts={})
+    assert load(tmp_path / "a").report.failed == {}
+    with RoleServer() as back:
+        resume(tmp_path / "a", {"roles": {"user": back.url}}, None, SilentDisplay(), StartOptions())
+    assert load(tmp_path / "a").report.scored == 3
+
+
+def test_a_prompt_that_the_model_of_a_role_never_answers_fails_only_its_rollout(tmp_path):
+    env = write(tmp_path, ASYNC.replace('"content": rollout.text', '"content": task.id'))
+    with RoleServer() as user:
+        user.refuses = "t1"
+        with pytest.raises(Shortfall) as caught:
+            play(env, tmp_path / "a", roles={"user": user.url}, outage_s=60)
+    assert (caught.value.scored, caught.value.failed) == (2, {"role_error": 1})
+
+
+def stop_listening(server: RoleServer) -> str:
+    server.close()
+    return "Bye."
+
+
+THREE = APPEALING.replace('yield Task(id="t"', "for i in range(3):\n            yield Task(id=f't{i}'")
+
+
+def test_a_judge_that_goes_away_stops_the_run_and_costs_no_attempt(tmp_path):
+    env = write(tmp_path, THREE)
+    judge = RoleServer()
+    with judge:
+        judge.answer = lambda _: stop_listening(judge)
+        with pytest.raises(EndpointDown, match=r"the judge: no model answered for 0.5 s .*refused"):
+            play(env, tmp_path / "a", judge=judge.url, outage_s=0.5, concurrency=1)
+    assert load(tmp_path / "a").report.failed == {}
+
+
+def test_a_judge_that_only_refuses_stops_run_and_reverify_and_costs_no_attempt(tmp_path):
+    env = write(tmp_path, THREE)
+    with RoleServer() as judge:
+        judge.status = 503
+        with pytest.raises(EndpointDown, match=r"the judge: no model answered for 2 s .*HTTP 503"):
+            play(env, tmp_path / "a", judge=judge.url, outage_s=2, probe=False)
+        assert load(tmp_path / "a").report.pending == 3
+        judge.status = 200
+        resume(tmp_path / "a", {}, None, SilentDisplay(), StartOptions())
+        judge.answer = lambda _: refuse_from_now_on(judge)
+        with pytest.raises(EndpointDown, match=r"HTTP 503.*; check the server, then run the same command again"):
+            reverify(tmp_path / "a", tmp_path / "b", judge=judge.url, outage_s=2)
+        judge.status, judge.answer = 200, lambda _: "Yes."
+        assert reverify(tmp_path / "a", tmp_path / "b", judge=judge.url).report.overall.mean == 1.0
+
+
+def refuse_from_now_on(server: RoleServer) -> str:
+    server.status = 503
+    return "Yes."
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_reverify_asks_the_models_of_the_last_start_and_needs_no_option_for_it(tmp_path, form):
+    env = write(tmp_path, GRADED[form])
+    with RoleServer() as grader, RoleServer(lambda _: "No.", name="strict") as other:
+        play(env, tmp_path / "a", roles={"grader": grader.url})
+        assert reverify(tmp_path / "a", tmp_path / "b").report.overall.mean == 1.0
+        changed = reverify(tmp_path / "a", tmp_path / "c", roles={"grader": other.url})
+        assert (changed.report.overall.mean, changed.changed) == (0.0, 1)
+        with pytest.raises(UsageError, match="was started with strict as grader: continue with that"):
+            reverify(tmp_path / "a", tmp_path / "c")
+        with pytest.raises(
+            UsageError, match=r"--role user: nothing in .* asks a model of that role; its roles: grader"
+        ):
+            reverify(tmp_path / "a", tmp_path / "d", roles={"user": other.url})
+    names = [Book(tmp_path / run).manifest.roles["grader"].model.name for run in "abc"]
+    assert names == ["actor-1", "actor-1", "strict"]
+    wanted = r"role grader: .*connection refused; start the server first; if it is elsewhere now, give --role"
+    with pytest.raises(UsageError, match=wanted):
+        reverify(tmp_path / "a", tmp_path / "e")
+    assert not (tmp_path / "e").exists()
+
+
+def test_reverify_does_not_need_the_models_that_only_took_part_in_the_conversation(talk, tmp_path):
+    with RoleServer() as user:
+        play(talk, tmp_path / "a", roles={"user": user.url})
+    assert reverify(tmp_path / "a", tmp_path / "b").report.overall.mean == 1.0
+
+
+def test_reverify_finds_the_name_of_another_judge_as_run_does(tmp_path):
+    env = write(tmp_path, APPEALING)
+    with RoleServer(name="kind") as kind, RoleServer(lambda _: "No.", name="strict") as strict:
+        play(env, tmp_path / "a", judge=kind.url)
+        assert reverify(tmp_path / "a", tmp_path / "b", judge=kind.url).changed == 0
+        assert reverify(tmp_path / "a", tmp_path / "c", judge=strict.url).report.overall.mean == 0.0
+        with pytest.raises(UsageError, match="--only failed: the other scores are by kind, not by strict"):
+            reverify(tmp_path / "a", tmp_path / "d", judge=strict.url, only="failed")
+    assert [Book(tmp_path / run).manifest.judge.name for run in "bc"] == ["kind", "strict"]
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [
+        ({"temperature": "hot"}, "--role user.sampling.temperature=hot: give a number from 0 on"),
+        ({"top_p": 2}, "--role user.sampling.top_p=2: give a number from 0 to 1"),
+        ({"max_tokens": 1.5}, "--role user.sampling.max_tokens=1.5: give a whole number from 1 on"),
+        ({"max_tokens": True}, "give a whole number from 1 on"),
+    ],
+)
+def test_sampling_values_of_a_role_are_checked_before_anything_is_written(talk, tmp_path, sampling, words):
+    with RoleServer() as user, pytest.raises(UsageError, match=words):
+        play(talk, tmp_path / "a", roles={"user": {"model": user.url, "sampling": sampling}})
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_wrong_value_of_the_environment_is_named(tmp_path):
+    env = write(tmp_path, ASYNC.replace("temperature=0.5", "temperature=-1"))
+    with RoleServer() as user, pytest.raises(Shortfall, match="the role user was asked with temperature=-1: give a"):
+        play(env, tmp_path / "a", roles={"user": user.url}, attempts={"environment_error": 1}, limit=1)

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
         endpoint_kind,
         make_clients,
         open_roles,
+        probe_roles,
         resolve_judge,
         resolve_roles,
         resolve_roles_for,
         take_judge,
     )
     from rollbook.environments.roles.user_simulator import UserSimulator
+    from rollbook.environments.roles.verifying_roles import choose_verifying_roles, find_verifying_roles
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
@@ -38,9 +40,12 @@ __all__ = [
     "change_roles",
     "check_roles",
     "check_same_roles",
+    "choose_verifying_roles",
     "endpoint_kind",
+    "find_verifying_roles",
     "make_clients",
     "open_roles",
+    "probe_roles",
     "resolve_judge",
     "resolve_roles",
     "resolve_roles_for",

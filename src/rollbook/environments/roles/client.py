@@ -23,16 +23,20 @@ from rollbook.core import (
     default_key_variable,
     parse_price,
 )
-from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
+from rollbook.errors import ContextFull, EndpointDown, EndpointRefused, RolloutFailed, UsageError
 from rollbook.models import ENDPOINT_KINDS, Completion, is_provider_target, open_model, probe_endpoint
 
 T = TypeVar("T")
 
-OUTAGE_S = 30.0
-"""How long the model of a role may be unreachable; the limit of the policy is longer: nothing works without it."""
+OPENING_S = 30.0
+"""How long the model of a role may be unreachable before the first rollout; later `--outage` is the limit."""
 CALL_TRIES = 3
 CALL_DELAY_S = 1.0
 """How often a call is made before the whole attempt fails, and how long the second one waits; the third, twice that."""
+OTHER_PROMPT, OTHER_TOKENS = "Hello", 16
+"""A call that every model can answer."""
+MAX_DELAY_S = 30.0
+"""How long a server may ask to wait before the next try."""
 
 
 class RoleWording:
@@ -104,7 +108,7 @@ class RoleClient:
         self.role, self._meaning, self._sampling = role, spec, sampling
         self._price = parse_price(price) if price else None
         self._wording = wording or RoleWording(role)
-        self._settings = msgspec.structs.replace(own, outage_s=min(own.outage_s, OUTAGE_S))
+        self._settings = own
         self._model = self._wording.explain(lambda: open_model(spec.model, self._settings))
 
     @property
@@ -137,12 +141,15 @@ class RoleClient:
 
     async def open(self) -> None:
         """Connect to it; one that cannot be reached is refused before any rollout starts."""
+        giving_up = asyncio.get_running_loop().call_later(OPENING_S, self._model.stop_waiting)
         try:
             await self._model.open()
         except UsageError as error:
             raise self._wording.refuse(error) from None
         except EndpointDown as error:
-            raise UsageError(f"{self._subject} is not reachable: {error}") from None
+            raise UsageError(f"{self._subject} is not reachable: {error.reasons}; check its address") from None
+        finally:
+            giving_up.cancel()
 
     async def close(self) -> None:
         """Close its connections."""
@@ -151,6 +158,11 @@ class RoleClient:
     def stop_waiting(self) -> None:
         """Let calls that wait for it give up at once."""
         self._model.stop_waiting()
+
+    def describe_outage(self) -> str:
+        """Return how long it has not answered, and why; empty while it does."""
+        outage = self._model.describe_outage()
+        return f"{self._subject}: {outage}" if outage else ""
 
     @property
     def _subject(self) -> str:
@@ -165,20 +177,58 @@ class RoleClient:
     async def complete(
         self, messages: Sequence[Message], sampling: Mapping[str, JSON], seed: int, rollout: str
     ) -> Completion:
-        """Return one answer. A call that failed on the way is made again; after that the failure is a role_error."""
-        chosen = self._choose_sampling(sampling)
+        """Return one answer. A call that failed on the way is made again; after that the failure is a role_error.
+
+        A model that answers nobody is an outage, as it is of the policy: it costs no attempt, and ends the run with
+        EndpointDown when it lasts too long.
+        """
+        try:
+            return await self.call_until_answered(messages, self._choose_sampling(sampling), seed, rollout)
+        except RolloutFailed as error:
+            raise self._make_failure(error.message, error.retry_after_s) from None
+        except ContextFull as error:  # not the context of the policy: it must not end the conversation
+            raise self._make_failure(f"its context has no room for the messages: {error}") from None
+        except UsageError as error:
+            raise self._make_failure(str(error)) from None
+
+    async def call_until_answered(
+        self, messages: Sequence[Message], sampling: Sampling, seed: int, rollout: str
+    ) -> Completion:
+        """Return one answer, or raise what the last try failed with; while nobody is answered, wait and try again."""
+        while True:
+            try:
+                return await self._call_with_retries(messages, sampling, seed, rollout)
+            except RolloutFailed as error:
+                if error.kind != "model_unavailable" or await self._answers(rollout):
+                    raise
+            except EndpointDown as error:
+                raise self._name_outage(error) from None
+
+    async def _call_with_retries(
+        self, messages: Sequence[Message], sampling: Sampling, seed: int, rollout: str
+    ) -> Completion:
         for number in range(1, CALL_TRIES + 1):
             try:
-                return await self._model.complete(messages, chosen, seed=seed, rollout=rollout)
+                return await self._model.complete(messages, sampling, seed=seed, rollout=rollout)
             except RolloutFailed as error:
                 if number == CALL_TRIES or not FAILURE_KINDS[error.kind].repeats_call:
-                    raise self._make_failure(error.message, error.retry_after_s) from None
-                await asyncio.sleep(min(error.retry_after_s or CALL_DELAY_S * number, OUTAGE_S))
-            except ContextFull as error:  # not the context of the policy: it must not end the conversation
-                raise self._make_failure(f"its context has no room for the messages: {error}") from None
-            except (UsageError, EndpointDown) as error:
-                raise self._make_failure(str(error)) from None
+                    raise
+                await asyncio.sleep(min(error.retry_after_s or CALL_DELAY_S * number, MAX_DELAY_S))
         raise AssertionError("unreachable")
+
+    async def _answers(self, rollout: str) -> bool:
+        """Return whether it answers another prompt, so that the one that it does not answer is the cause.
+
+        EndpointDown once no call was answered for as long as an outage may last.
+        """
+        sampling = msgspec.structs.replace(self._choose_sampling({}), max_tokens=OTHER_TOKENS)
+        try:
+            await self._model.complete([Message("user", OTHER_PROMPT)], sampling, seed=0, rollout=rollout)
+        except RolloutFailed as error:
+            return error.kind != "model_unavailable"
+        except EndpointDown as error:
+            raise self._name_outage(error) from None
+        return True
 
     def _choose_sampling(self, given: Mapping[str, JSON]) -> Sampling:
         """Return the sampling of a call: what the environment gives, then what the run sets; null omits one."""
@@ -187,6 +237,14 @@ class RoleClient:
         base = msgspec.structs.replace(self._sampling, extra={**self._sampling.extra, **omitted})
         return base.override(given).override({name: value for name, value in own.items() if value is not None})
 
+    def _name_outage(self, error: EndpointDown) -> EndpointDown:
+        """Return an outage with the name of the role."""
+        if isinstance(error, EndpointRefused):
+            return EndpointRefused(self._describe(str(error)), error.reasons, error.statuses)
+        return EndpointDown(self._describe(str(error)), error.reasons)
+
+    def _describe(self, why: str) -> str:
+        return f"{self._subject}: {self._wording.rename(why)}"
+
     def _make_failure(self, why: str, retry_after_s: float | None = None) -> RolloutFailed:
-        message = f"{self._subject}: {self._wording.rename(why)}"
-        return RolloutFailed("role_error", f"role {self.role}", message, retry_after_s=retry_after_s)
+        return RolloutFailed("role_error", f"role {self.role}", self._describe(why), retry_after_s=retry_after_s)

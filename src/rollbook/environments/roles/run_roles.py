@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
@@ -19,6 +19,7 @@ from rollbook.core import (
     RoleSpec,
     Settings,
     check_extra_sampling,
+    check_sampling_values,
 )
 from rollbook.environments.judge import JUDGE_WORDING, JudgeClient, make_judge_settings
 from rollbook.environments.registry import LoadedEnvironment
@@ -67,6 +68,10 @@ class RoleClients:
         for client in self.list_clients():
             client.stop_waiting()
 
+    def describe_outage(self) -> str:
+        """Return which models have not answered for how long, and why; empty while all do."""
+        return "; ".join(filter(None, (client.describe_outage() for client in self.list_clients())))
+
     def list_clients(self) -> list[RoleClient]:
         """Return all of them, the judge first."""
         return [*([self.judge] if self.judge else []), *self._others.values()]
@@ -85,6 +90,23 @@ def _make_client(role: str, spec: RoleSpec, settings: Settings) -> RoleClient:
     if not given.urls and spec.model.kind != EMBEDDED:
         raise UsageError(f"the role {role} of this run is {spec.model.name}: give its address with --role {role}=URL")
     return RoleClient(role, spec, make_model_settings(role, given, settings), price=given.price)
+
+
+async def probe_roles(roles: RunRoles, settings: Settings, wait_s: float, say: Callable[[str], None]) -> Settings:
+    """Ask the model of every role one short completion; a UsageError says why one has no answer.
+
+    Return the settings with the names of parameters that the endpoints have turned out to take.
+    """
+    clients = make_clients(roles, settings)
+    if clients.judge:
+        settings = msgspec.structs.replace(settings, judge_wire_names=await clients.judge.probe(wait_s, say))
+    found = dict(settings.roles)
+    for role in roles.others:
+        client = clients.find(role)
+        assert client is not None
+        if learned := await client.probe(wait_s, say):
+            found[role] = msgspec.structs.replace(found[role], wire_names=learned)
+    return msgspec.structs.replace(settings, roles=found)
 
 
 @asynccontextmanager
@@ -136,16 +158,17 @@ def resolve_roles(
     found = {role: given for role, given in settings.roles.items() if role == JUDGE}
     for role, given in settings.roles.items():
         if role != JUDGE:
-            others[role], found[role] = _resolve_role(role, given, settings, needs_key=needs_key)
+            others[role], found[role] = resolve_role(role, given, settings, needs_key=needs_key)
     return RunRoles(judge, others), msgspec.structs.replace(settings, roles=found)
 
 
-def _resolve_role(
+def resolve_role(
     role: str, given: RoleSettings, settings: Settings, *, kind: str = "chat", needs_key: bool = True
 ) -> tuple[RoleSpec, RoleSettings]:
     """Return what a role means, and where its model is."""
     if not given.urls:
         raise UsageError(f"--role {role}: give its model as well, as in --role {role}=http://host:8000/v1")
+    check_sampling_values(given.sampling, f"--role {role}.sampling.")
     check_extra_sampling(_drop_own_fields(given.sampling), f"--role {role}.sampling")
     own = make_model_settings(role, given, settings)
     targets = [] if given.urls == [EMBEDDED] else given.urls
@@ -254,7 +277,8 @@ def change_roles(planned: Mapping[str, RoleSpec], before: Mapping[str, RoleSetti
             found[role] = given
             continue
         if given.name or given.sampling:
-            raise UsageError(f"--role {role}.{'name' if given.name else 'sampling'}: is part of what this run means")
+            field = "name" if given.name else "sampling"
+            raise UsageError(f"--role {role}.{field}: it is part of what this run means; start a new run for another")
         if not given.urls:
             kept = {name: getattr(given, name) or getattr(last, name) for name in ("key_env", "headers", "price")}
             found[role] = msgspec.structs.replace(last, **kept)
@@ -266,7 +290,7 @@ def change_roles(planned: Mapping[str, RoleSpec], before: Mapping[str, RoleSetti
             key_env=given.key_env or ("" if hosted else last.key_env),
             price=given.price or last.price,
         )
-        new, found[role] = _resolve_role(role, named, settings, kind=endpoint_kind(spec.model))
+        new, found[role] = resolve_role(role, named, settings, kind=endpoint_kind(spec.model))
         if new.model != spec.model:
             raise UsageError(
                 f"--role {role}={given.urls[0]}: this run was planned with {spec.model.name}: start a new run"

@@ -23,7 +23,7 @@ from aiohttp import web
 
 from rollbook.core import JSON, Limits, Rollout, Task, derive_seed
 from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost
-from rollbook.errors import RolloutFailed, UsageError
+from rollbook.errors import EndpointDown, RolloutFailed, UsageError
 from rollbook.gym.responses import read_response
 from rollbook.gym.rows import ROLLBOOK_KEY, make_judge_failed_row, make_scored_row, read_sample_index, read_task
 from rollbook.gym.server import gymnasium
@@ -255,11 +255,12 @@ class ResourcesServer:
             rollout.outcome = await self.sessions.conclude(CURRENT_SESSION.get())
         try:
             score = await self._runtime.verify(rollout.task, rollout)
-        except RolloutFailed as error:
-            if error.kind != "judge_error":
+        except (RolloutFailed, EndpointDown) as error:
+            failed = error if isinstance(error, RolloutFailed) else RolloutFailed("judge_error", "judge", str(error))
+            if failed.kind != "judge_error":
                 raise
-            self._say(f"/verify: {error}")
-            return json_response(make_judge_failed_row(body, error))
+            self._say(f"/verify: {failed}")
+            return json_response(make_judge_failed_row(body, failed))
         return json_response(make_scored_row(body, score, rollout.outcome))
 
 

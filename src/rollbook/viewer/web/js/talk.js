@@ -43,7 +43,7 @@ function media(part, run) {
   const address = stored ? mediaAddress(run, stored[1]) : image && DRAWN.test(source) ? source : null;
   const kind = image ? "image" : "audio";
   if (!image && !audio) return null;
-  if (!address || source.endsWith(".svg")) return h("p", { class: "dead" }, `${kind} (not shown): ${named(source.slice(0, 120))}`);
+  if (!address || /\.(svg|bin)$/.test(source)) return h("p", { class: "dead" }, `${kind} (not shown): ${named(source.slice(0, 120))}`);
   const shown = image ? h("img", { class: "media", src: address, alt: "image of the message", loading: "lazy" })
     : h("audio", { class: "media", src: address, controls: true, preload: "none" });
   shown.addEventListener("error", () => { shown.replaceWith(h("p", { class: "error" }, `${kind} cannot be shown: its file is missing or damaged (rollbook verify)`)); });

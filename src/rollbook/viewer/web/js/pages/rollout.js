@@ -40,7 +40,7 @@ export function view(run, data, narrow = false) {
   const head = h("div", { class: "row" }, h("h1", {}, `${named(data.task.id)} `, h("span", { class: "soft" }, `#${data.sample}`)), mark(line, data.scale),
     narrow ? null : strip(run, data.task.id, data.strip, { samples: data.samples, chosen: data.sample, scale: data.scale }));
   if (!line) return [head, h("p", { class: "soft" }, "pending: this rollout has not run yet")];
-  const aside = h("aside", { class: "side", "aria-label": "About this rollout" }, score(data), time(line), tries(run, data), again(data), raw(data));
+  const aside = h("aside", { class: "side", "aria-label": "About this rollout" }, score(data), roles(line), time(line), tries(run, data), again(data), raw(data));
   const talk = h("div", { class: "talk" }, conversation(run, data));
   return narrow ? [head, talk, aside] : [head, h("div", { class: "columns rollout-columns" }, section("Conversation", talk), aside)];
 }
@@ -83,6 +83,18 @@ function score(data) {
     h("p", { class: "soft" }, "only for the verifier"), verifier(data.verifier),
     info ? h("details", {}, h("summary", {}, "Info"), info) : null,
     line.outcome !== null && line.outcome !== undefined ? h("details", {}, h("summary", {}, "Outcome"), code(JSON.stringify(line.outcome, null, 2), "json")) : null);
+}
+
+// The calls of models in roles: what each answered, apart from the conversation of the policy.
+function roles(line) {
+  const calls = line.role_calls || [];
+  if (!calls.length) return null;
+  return section("Role calls", h("ol", { class: "tries calls" }, calls.map((call) => h("li", {},
+    h("b", {}, `${named(call.role)} ${call.number + 1} `), call.in_verification ? h("span", { class: "tag" }, "verification") : null,
+    call.finish_reason === "length" ? h("span", { class: "tag bad" }, "length") : null,
+    h("span", { class: "soft" }, [`${count(call.prompt_tokens || 0)} → ${count(call.completion_tokens || 0)} tokens`, seconds(call.seconds || 0),
+      call.cost === undefined ? null : `cost ${number(call.cost, 4)}`, `seed ${call.seed}`].filter(Boolean).join(" · ")),
+    h("details", { open: call.text.length <= 200 }, h("summary", {}, "Answer"), h("pre", { class: "plain", tabindex: "0" }, call.text || "(empty)"))))));
 }
 
 function time(line) {
