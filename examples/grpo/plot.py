@@ -6,11 +6,10 @@ from pathlib import Path
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 320, 50, 40, 40
 STYLE = """
-text { font: 13px sans-serif; fill: #24292f } .grid { stroke: #d0d7de } .held { stroke: #0969da; fill: #0969da }
-.reward { stroke: #bc4c00; fill: none; opacity: .8 }
-@media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 } .grid { stroke: #444c56 } .held { stroke: #58a6ff; fill: #58a6ff } .reward { stroke: #ffa657 }
-}"""
+text { font: 13px sans-serif } .grid { stroke: #d0d7de } .held { stroke: #0969da; fill: #0969da }
+.reward { stroke: #bc4c00; fill: none; opacity: .8 }"""
+TEXT = '<text fill="#24292f"'
+"""The picture has its own background, so that it can be read on pages of any colour."""
 
 
 def draw(folder: Path) -> str:
@@ -25,12 +24,12 @@ def draw(folder: Path) -> str:
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - value * (HEIGHT - BOTTOM - TOP)
 
-    parts = []
+    parts = ["<title>Learning curve</title>", f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>']
     for tenth in range(0, 11, 2):
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - 20}" y1="{y(tenth / 10)}" y2="{y(tenth / 10)}"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y(tenth / 10) + 4}" text-anchor="end">{tenth / 10}</text>')
+        parts.append(f'{TEXT} x="{LEFT - 8}" y="{y(tenth / 10) + 4}" text-anchor="end">{tenth / 10}</text>')
     for step in range(0, last + 1, 20):
-        parts.append(f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{step}</text>')
+        parts.append(f'{TEXT} x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{step}</text>')
     line = " ".join(f"{x(step['step']):.1f},{y(step['reward']):.1f}" for step in steps)
     parts.append(f'<polyline class="reward" points="{line}"/>')
     line = " ".join(f"{x(point['step']):.1f},{y(point['pass@1']):.1f}" for point in held_out)
@@ -40,9 +39,9 @@ def draw(folder: Path) -> str:
         parts.append(f'<line class="held" x1="{at:.1f}" x2="{at:.1f}" y1="{y(low):.1f}" y2="{y(high):.1f}"/>')
         parts.append(f'<circle class="held" cx="{at:.1f}" cy="{y(point["pass@1"]):.1f}" r="4"/>')
     legend = "blue: pass@1 on held-out tasks, 95%; orange: mean reward of the trained groups; by step"
-    parts.append(f'<text x="{LEFT}" y="20">{legend}</text>')
+    parts.append(f'{TEXT} x="{LEFT}" y="20">{legend}</text>')
     body = "\n".join(parts)
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Learning curve"'
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
     return f"{head}\n<style>{STYLE}\n</style>\n{body}\n</svg>\n"
 

@@ -108,6 +108,7 @@ class Chaos:
         self.reported: set[Path] = set()
         self.sealed: dict[str, str] = {}
         self.resumes = 0
+        self.address: tuple[str, ...] = ()
 
     def note(self, text: str) -> None:
         """Add a line to the log of this schedule."""
@@ -309,7 +310,11 @@ class Chaos:
 
     def _resume(self) -> None:
         self.resumes += 1
-        self._follow(self.command("resume", self.run, "-c", 8, "--workers", 1, "--retry", "all")[2])
+        words = ("-c", 8, "--workers", 1, "--retry", "all", *self.address)
+        code, _, error = self.command("resume", self.run, *words)
+        if code == 2:  # a flipped bit in the last round may have changed the address, which an operator gives again
+            self.address = ("-m", self.endpoint.url)
+        self._follow(error)
 
     def _follow(self, error: str) -> None:
         """Remove the seals that an error names, as it says."""
