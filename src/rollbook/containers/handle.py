@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from rollbook.containers.container import Container
+from rollbook.containers.memory_watch import SHOW_GROUPS, MemoryWatch, find_kill_count, read_kill_count
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error
 from rollbook.containers.shell import MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
@@ -47,6 +48,7 @@ class ContainerHandle:
         self._shells: dict[str, KeptShell] = {}
         self._snapshots: list[LabelledObject] = []
         self._watcher: asyncio.Task[None] | None = None
+        self._memory: MemoryWatch | None = None
         self._storage_bytes = (container.storage_mb or 0) << 20
         self._wrote_too_much = False
 
@@ -59,8 +61,15 @@ class ContainerHandle:
         main = KeptShell(command, self.container.env, self._interrupt)
         await main.open(self.container.start_timeout_s)
         self._main = main
+        await self._watch_memory(main)
         if self.container.storage_mb and self._watcher is None:
             self._watcher = asyncio.create_task(self._watch_storage(), name="storage")
+
+    async def _watch_memory(self, main: KeptShell) -> None:
+        """Watch for kills because of memory, from before the agent begins."""
+        if self._memory:
+            self._memory.close()
+        self._memory = MemoryWatch((await main.run(SHOW_GROUPS, COMMAND_S)).text)
 
     async def _watch_storage(self) -> None:
         """End the container once it has written more than it may: most file systems have no limit for a folder."""
@@ -94,12 +103,24 @@ class ContainerHandle:
         """
         if self._wrote_too_much:
             return "storage_limit"
-        state = "{{.State.Pid}} {{.State.OOMKilled}}"
-        shown = (await self._runtime.call("container", "inspect", "--format", state, self.name)).stdout.split()
-        if len(shown) != 2:
-            return ""
-        exhausted = shown[1] == b"true" or await asyncio.to_thread(_count_oom_kills, int(shown[0])) > 0
-        return "memory_limit" if exhausted else ""
+        if self._memory and self._memory.saw_kills():
+            return "memory_limit"
+        return "memory_limit" if await self._ask_for_kills() else ""
+
+    async def _ask_for_kills(self) -> bool:
+        """Return whether the runtime knows of a kill, where we cannot watch the control group (cgroup v2).
+
+        The runtime learns of it when the container has ended, which may not be recorded yet.
+        """
+        pid = (
+            await self._runtime.call("container", "inspect", "--format", "{{.State.Pid}}", self.name)
+        ).stdout.decode()
+        if (process := Path("/proc") / (pid.strip() or "0")).is_dir():
+            return await asyncio.to_thread(_count_kills, process) > 0
+        with suppress(ContainerError):
+            await self._runtime.call("wait", self.name, timeout_s=30)
+        shown = await self._runtime.call("container", "inspect", "--format", "{{.State.OOMKilled}}", self.name)
+        return shown.stdout.strip() == b"true"
 
     async def _interrupt(self, script: str) -> None:
         await self._runtime.call("exec", "--user", "0", self.name, "/bin/sh", "-c", script, timeout_s=30)
@@ -309,24 +330,17 @@ class ContainerHandle:
         """Remove the container and its snapshots, whatever state it is in."""
         if self._watcher:
             self._watcher.cancel()
+        if self._memory:
+            self._memory.close()
         await self._close_shells()
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
 
 
-def _count_oom_kills(pid: int) -> int:
-    """Return how many processes the kernel has killed in the control group of a process because of its memory limit."""
+def _count_kills(process: Path) -> int:
+    """Return how many processes of a running container were killed because of its memory limit."""
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-            _, controllers, place = line.split(":", 2)
-            if "memory" in controllers.split(","):
-                file = Path(f"/sys/fs/cgroup/memory{place}/memory.oom_control")
-            elif not controllers:
-                file = Path(f"/sys/fs/cgroup{place}/memory.events")
-            else:
-                continue
-            if file.is_file():
-                counts = dict(each.split() for each in file.read_text().splitlines())
-                return int(counts.get("oom_kill", 0))
+        file = find_kill_count((process / "cgroup").read_text())
+        return read_kill_count(file) if file else 0
     return 0
 
 

@@ -126,6 +126,7 @@ def test_a_container_that_dies_is_an_error_and_no_result(with_host: WithHost) ->
         await host.runtime.call("kill", handle.name)
         with pytest.raises(ContainerError, match="ended"):
             await running
+        assert await handle.find_limit() == ""
 
     with_host(work)
 

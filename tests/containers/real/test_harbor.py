@@ -167,17 +167,32 @@ def test_memory_eaten_and_shells_killed_by_the_agent_are_scored(tmp_path: Path) 
     assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
 
 
-def test_a_container_without_memory_for_any_process_ends_the_agent_and_is_scored(tmp_path: Path) -> None:
+def play_with_little_memory(folder: Path, turns: list[dict[str, object]]) -> rollbook.Rollout:
     from support.turns import serve_turns
 
-    task = tmp_path / "task"
+    task = folder / "task"
     subprocess.run(["cp", "-r", TASKS / "write-word", task], check=True)
-    (task / "task.toml").write_text((task / "task.toml").read_text().replace("memory_mb = 256", "memory_mb = 40"))
+    config = (task / "task.toml").read_text().replace("memory_mb = 256", "memory_mb = 40")
+    (task / "task.toml").write_text(config.replace("timeout_sec = 60.0", "timeout_sec = 20.0", 1))
+    with serve_turns([*turns, {"answer": "x"}]) as url:
+        rollbook.run(f"harbor:{task}", model=url, out=str(folder / "run"))
+    (rollout,) = rollbook.load(folder / "run").rollouts()
+    return rollout
+
+
+def test_a_container_without_memory_for_any_process_is_scored(tmp_path: Path) -> None:
     fill = "echo hello > /app/word.txt; while :; do printf %4096s >> /dev/shm/x; done"  # no process holds this memory
-    turns = [*[call("bash", command=fill)] * 8, {"answer": "x"}]
-    with serve_turns(turns) as url:
-        rollbook.run(f"harbor:{task}", model=url, out=str(tmp_path / "run"))
-    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    rollout = play_with_little_memory(tmp_path, [call("bash", command=fill)] * 8)
+    # The kernel kills the shells, or refuses to write: then the loop lasts until the agent's time is over.
+    assert rollout.ended in ("memory_limit", "agent_timeout")
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+
+
+def test_an_agent_cannot_avoid_its_score_by_the_end_of_its_container_for_memory(tmp_path: Path) -> None:
+    fill = "echo hello > /app/word.txt; head -c 20000000 /dev/zero > /dev/shm/x"
+    sacrifice = f"{fill}; echo 1000 > /proc/1/oom_score_adj; tail /dev/zero"
+    rollout = play_with_little_memory(tmp_path, [call("bash", command=sacrifice)])
     assert rollout.ended == "memory_limit"
     assert rollout.score
     assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
