@@ -37,7 +37,8 @@ class ContainerHost:
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
 
     async def open(self) -> None:
-        """Remove what dead owners left on this node, and start the guard."""
+        """Remove what dead owners left on this node, and start the guard; UsageError where limits would not hold."""
+        await self.runtime.require_limits()
         self._guard = _start_guard(self.runtime.name, self._owner.label)
         # What cannot be removed now is tried again by the next start; it is no reason not to begin.
         with suppress(ContainerError):

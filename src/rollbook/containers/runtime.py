@@ -28,6 +28,9 @@ RUNTIME_VARIABLE = "ROLLBOOK_CONTAINER_RUNTIME"
 USER_NAMESPACE_START, USER_NAMESPACE_SIZE = 200_000, 65_536
 """The ids of this machine that a container's own users are mapped to where we are root."""
 
+LIMIT_CONTROLLERS = frozenset({"cpu", "memory", "pids"})
+"""What the kernel must let podman control, so that the limits of containers hold."""
+
 OCI_STATES = {"runc": "state.json", "crun": "config.json"}
 """The low-level runtimes, and the file of a container's folder that has its annotations."""
 
@@ -115,6 +118,10 @@ class Runtime(Protocol):
 
     async def find_storage(self) -> Path:
         """Return the folder of this machine that holds the files of containers."""
+        ...
+
+    async def require_limits(self) -> None:
+        """Raise a UsageError where the runtime would start containers without the limits that we set."""
         ...
 
     async def list_labelled(self, label: str) -> list[LabelledObject]:
@@ -242,6 +249,9 @@ class CommandLine:
         """Return the folder of this machine that holds the files of containers."""
         return Path((await self.require("info", "--format", self.storage_format)).decode().strip())
 
+    async def require_limits(self) -> None:
+        """Do nothing: the runtime sets limits as root."""
+
     async def list_labelled(self, label: str) -> list[LabelledObject]:
         """Return every object with a label."""
         value = f'{{{{index .Labels "{label}"}}}}'
@@ -334,6 +344,17 @@ class Podman(CommandLine):
         annotations = [word for key, value in labels.items() for word in ("--annotation", f"{key}={value}")]
         command = super().run_command(name, container, labels, main)
         return [*command[:2], *annotations, *command[2:]]
+
+    async def require_limits(self) -> None:
+        """Raise a UsageError if podman runs without root where it may not set limits; it ignores them there."""
+        if os.geteuid() == 0:
+            return
+        shown = await self.require("info", "--format", "{{json .Host.CgroupControllers}}")
+        missing = LIMIT_CONTROLLERS - set(msgspec.json.decode(shown, type=list[str] | None) or [])
+        if missing:
+            which = ", ".join(sorted(missing))
+            why = f"podman without root cannot limit {which} on this machine (it needs cgroup v2, and these delegated)"
+            raise UsageError(f"{why}: run as root")
 
     def list_states(self, label: str) -> list[LabelledObject]:
         """Return the containers with a label that runc or crun knows.
