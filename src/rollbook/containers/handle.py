@@ -18,7 +18,7 @@ import msgspec
 from rollbook.containers.container import Container
 from rollbook.containers.memory_watch import SHOW_GROUPS, MemoryWatch, find_kill_count, read_kill_count
 from rollbook.containers.owners import OWNER_LABEL, Owner
-from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error
+from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
 from rollbook.containers.shell import MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
 from rollbook.errors import ContainerError
 
@@ -215,7 +215,10 @@ class ContainerHandle:
     async def put_archive(self, folder: str, archive: bytes | IO[bytes]) -> None:
         """Unpack a tar archive in a folder inside, by the runtime: nothing inside is run for that."""
         overwrite = ["--overwrite"] if self._runtime.name == "podman" else []
-        await self._runtime.require("cp", *overwrite, "-", f"{self.name}:{folder}", stdin=archive)
+        # podman keeps the archive in a temporary file, and forgets to remove it.
+        with tempfile.TemporaryDirectory(prefix="rollbook-copy-", dir=temporary_root()) as temporary:
+            env = {"TMPDIR": temporary}
+            await self._runtime.require("cp", *overwrite, "-", f"{self.name}:{folder}", stdin=archive, env=env)
 
     async def download(self, source: str, target: Path, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> None:
         """Copy a file or folder from inside into a folder of this machine; links and devices are left out.

@@ -6,18 +6,21 @@ import asyncio
 import fcntl
 import hashlib
 import os
+import shutil
 import stat
+import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from rollbook.containers.runtime import Runtime, work_folder
+from rollbook.containers.runtime import Runtime, temporary_root, work_folder
 from rollbook.errors import ContainerError, ImageError
 
 BUILD_LABEL = "rollbook.build"
 LOCK_POLL_S = 0.2
+LOCK_SUFFIX, RECORD_SUFFIX = ".lock", ".build"
 
 
 class ImageBuild(msgspec.Struct, frozen=True):
@@ -64,36 +67,82 @@ async def ensure_build(runtime: Runtime, build: ImageBuild) -> str:
     image = await asyncio.to_thread(lambda: build.image)
     if await runtime.has_image(image):
         return image
-    async with hold_lock(image):
+    async with hold_lock(image) as lock:
         if not await runtime.has_image(image):
-            await _build(runtime, build, image)
+            await _build(runtime, build, image, lock)
     return image
 
 
-async def _build(runtime: Runtime, build: ImageBuild, image: str) -> None:
+async def _build(runtime: Runtime, build: ImageBuild, image: str, lock: int) -> None:
     where = f"{build.folder}/Dockerfile"
     options = ["--tag", image, "--label", f"{BUILD_LABEL}={image.rpartition(':')[2]}", "--force-rm"]
     # Without cached layers nothing but the image stays behind; the image itself is the cache.
     options += ["--layers=false"] if runtime.name == "podman" else []
-    try:
-        output = await runtime.call("build", *options, build.folder, timeout_s=build.timeout_s)
-    except ContainerError as error:
-        raise ImageError(f"{where}: {error}") from None
+    async with _temporary_folder(runtime, image) as folder:
+        try:
+            # If this process is killed, the build goes on; it then holds the lock itself.
+            output = await runtime.call(
+                *("build", *options, build.folder),
+                timeout_s=build.timeout_s,
+                env={"TMPDIR": str(folder)},
+                inherited=[lock],
+            )
+        except ContainerError as error:
+            raise ImageError(f"{where}: {error}") from None
+    if output.code < 0 or "no space left" in output.stderr.lower():
+        raise ContainerError(f"{where}: the build was killed" if output.code < 0 else f"{where}: {output.reason}")
     if output.code:
-        if "no space left" in output.stderr.lower():
-            raise ContainerError(f"{where}: {output.reason}")
         raise ImageError(f"{where} cannot be built: {output.reason}")
 
 
 @asynccontextmanager
-async def hold_lock(name: str) -> AsyncIterator[None]:
-    """Hold the lock of a name on this node; the kernel lets go of it when we die."""
-    path = work_folder() / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
-    with path.open("w") as file:
+async def _temporary_folder(runtime: Runtime, image: str) -> AsyncIterator[Path]:
+    """Make the folder for temporary files of a build; its path is recorded for whoever must clean up after us."""
+    record = _record_of(image)
+    await _remove_build(runtime, record)
+    folder = Path(tempfile.mkdtemp(prefix="rollbook-build-", dir=temporary_root()))
+    record.write_text(str(folder))
+    try:
+        yield folder
+    finally:
+        await asyncio.shield(_remove_build(runtime, record))
+
+
+def _record_of(image: str) -> Path:
+    return work_folder() / f"{_hash(image)}{RECORD_SUFFIX}"
+
+
+async def _remove_build(runtime: Runtime, record: Path) -> None:
+    """Remove what a build left, whose lock we hold: nobody is building it any more."""
+    if not record.exists():
+        return
+    folder = Path(record.read_text())
+    if folder.is_dir():
+        await runtime.remove_build(folder)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    record.unlink(missing_ok=True)
+
+
+async def reap_builds(runtime: Runtime) -> None:
+    """Remove what builds of this user left that were killed together with their worker."""
+    for record in work_folder().glob(f"*{RECORD_SUFFIX}"):
+        with record.with_suffix(LOCK_SUFFIX).open("w") as file, suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            await _remove_build(runtime, record)
+
+
+def _hash(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+@asynccontextmanager
+async def hold_lock(name: str) -> AsyncIterator[int]:
+    """Hold the lock of a name on this node, and yield its open file; the kernel lets go of it when we die."""
+    with (work_folder() / f"{_hash(name)}{LOCK_SUFFIX}").open("w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 await asyncio.sleep(LOCK_POLL_S)
-        yield
+        yield file.fileno()

@@ -101,13 +101,22 @@ class Runtime(Protocol):
         ...
 
     async def call(
-        self, *args: str, stdin: bytes | IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+        self,
+        *args: str,
+        stdin: bytes | IO[bytes] | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        env: Mapping[str, str] | None = None,
+        inherited: Sequence[int] = (),
     ) -> CommandOutput:
-        """Run one command of the runtime to its end."""
+        """Run one command of the runtime to its end; `inherited` are open files that stay open as long as it lives."""
         ...
 
     async def require(
-        self, *args: str, stdin: bytes | IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+        self,
+        *args: str,
+        stdin: bytes | IO[bytes] | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        env: Mapping[str, str] | None = None,
     ) -> bytes:
         """Run a command that must work; ContainerError or ImageError with its message if it does not."""
         ...
@@ -142,6 +151,10 @@ class Runtime(Protocol):
 
     async def repair_snapshot(self, image: str) -> None:
         """Give the files of a committed image the owners that they had inside."""
+        ...
+
+    async def remove_build(self, folder: Path) -> None:
+        """Remove what a build that was killed left; `folder` is where it kept its temporary files."""
 
 
 def work_folder() -> Path:
@@ -154,6 +167,11 @@ def work_folder() -> Path:
     if folder.stat().st_uid != os.getuid():
         raise ContainerError(f"{folder} belongs to another user")
     return folder
+
+
+def temporary_root() -> str:
+    """Return the folder for temporary files that may be large, as podman chooses it."""
+    return os.environ.get("TMPDIR", "/var/tmp")
 
 
 def classify_error(reason: str) -> ContainerError:
@@ -207,7 +225,12 @@ class CommandLine:
         return [self.name, "exec", "--interactive", *options, name, *command]
 
     async def call(
-        self, *args: str, stdin: bytes | IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+        self,
+        *args: str,
+        stdin: bytes | IO[bytes] | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        env: Mapping[str, str] | None = None,
+        inherited: Sequence[int] = (),
     ) -> CommandOutput:
         """Run one command of the runtime to its end; one that is late is killed, and that is a ContainerError."""
         given = stdin if isinstance(stdin, bytes) else None
@@ -218,6 +241,8 @@ class CommandLine:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=work_folder(),
+            env={**os.environ, **env} if env else None,
+            pass_fds=inherited,
         )
         try:
             async with asyncio.timeout(timeout_s):
@@ -233,10 +258,14 @@ class CommandLine:
         return CommandOutput(process.returncode, stdout, stderr.decode(errors="replace"))
 
     async def require(
-        self, *args: str, stdin: bytes | IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+        self,
+        *args: str,
+        stdin: bytes | IO[bytes] | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        env: Mapping[str, str] | None = None,
     ) -> bytes:
         """Run a command that must work; ContainerError or ImageError with its message if it does not."""
-        output = await self.call(*args, stdin=stdin, timeout_s=timeout_s)
+        output = await self.call(*args, stdin=stdin, timeout_s=timeout_s, env=env)
         if output.code:
             raise classify_error(f"{self.name} {args[0]}: {output.reason}")
         return output.stdout
@@ -325,6 +354,9 @@ class CommandLine:
     async def repair_snapshot(self, image: str) -> None:
         """Do nothing: the owners of files are right."""
 
+    async def remove_build(self, folder: Path) -> None:
+        """Do nothing: a daemon builds, and looks after that itself."""
+
 
 class Podman(CommandLine):
     """podman; as root, containers get users of their own that are nobody outside."""
@@ -374,13 +406,19 @@ class Podman(CommandLine):
     async def delete_state(self, state: LabelledObject) -> None:
         """End what runc or crun knows of a container that podman does not know."""
         if (await self.call("container", "exists", state.id)).code == 1:
-            process = await asyncio.create_subprocess_exec(
-                *(state.kind, "delete", "--force", state.id),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-            )
-            await process.wait()
+            await _delete_state(state.kind, state.id)
+
+    async def remove_build(self, folder: Path) -> None:
+        """End the command of the Dockerfile that was running, and remove the container that it ran in.
+
+        Neither has a label, but podman keeps a folder for the command, which names both.
+        """
+        for each in folder.glob("buildah*"):
+            for program in OCI_STATES:
+                if (_runtime_folder() / program / f"buildah-{each.name}").is_dir():
+                    await _delete_state(program, f"buildah-{each.name}")
+            if match := _read_build_container(each):
+                await self.remove([LabelledObject("container", match, "")])
 
     def label_format(self, label: str) -> str:
         """Return the template that prints the value of a label in a listing."""
@@ -406,6 +444,24 @@ class Docker(CommandLine):
     name = "docker"
     storage_format = "{{.DockerRootDir}}"
     force_network = ()  # docker's `network rm` has no --force
+
+
+async def _delete_state(program: str, name: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(program, "delete", "--force", name),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    await process.wait()
+
+
+def _read_build_container(folder: Path) -> str:
+    """Return the id of the container in which a command of a Dockerfile ran."""
+    with suppress(OSError):
+        if match := re.search(r'^id="([0-9a-f]{64})"$', (folder / "run" / ".containerenv").read_text(), re.MULTILINE):
+            return match[1]
+    return ""
 
 
 def _runtime_folder() -> Path:
