@@ -253,6 +253,44 @@ def test_a_program_inside_reaches_its_model_and_nothing_else(
     assert list_left() == []
 
 
+def copy_task(name: str, folder: Path, old: str, new: str) -> Path:
+    subprocess.run(["cp", "-r", TASKS / name, folder], check=True)
+    config = (folder / "task.toml").read_text()
+    assert old in config
+    (folder / "task.toml").write_text(config.replace(old, new, 1))
+    return folder
+
+
+def test_the_healthcheck_of_a_separate_container_of_tests_is_awaited(tmp_path: Path) -> None:
+    check = '[verifier.environment.healthcheck]\ncommand = "echo ill; false"\nretries = 1\n'
+    config = (TASKS / "separate-image" / "task.toml").read_text()
+    task = copy_task("separate-image", tmp_path / "task", config, f"{config}\n{check}")
+    play(tmp_path / "run", task, "oracle")
+    (failure,) = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
+    assert failure.kind == "container_error"
+    assert "healthcheck failed 1 times: exit code 1: ill" in failure.message
+
+
+def test_artifacts_never_take_the_place_of_others(tmp_path: Path) -> None:
+    artifacts = """artifacts = [
+  "/app/report",
+  { source = "/app/notes", destination = "app/report" },
+  { source = "/app/notes", destination = "app/summary" },
+  { source = "/app/report/", destination = "app/notes" },
+]"""
+    before = (TASKS / "kept-artifacts" / "task.toml").read_text().partition("\n")[0]
+    task = copy_task("kept-artifacts", tmp_path / "task", before, artifacts)
+    (task / "solution" / "solve.sh").write_text(
+        "mkdir -p /app/report /app/notes; echo ok > /app/report/summary.txt; echo n > /app/notes/n.md\n"
+    )
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    (kept,) = (tmp_path / "run" / "artifacts").iterdir()
+    found = {str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()}
+    names = {"app/report/summary.txt", "app/summary/n.md", "app/notes/summary.txt"}
+    assert {name for name in found if "/app/" in name} == {f"artifacts/{name}" for name in names}
+    assert rollout.outcome["steps"][0]["notes"] == ["artifact /app/notes: another artifact is kept as report"]
+
+
 def test_check_tells_sound_tasks_from_broken_ones(tmp_path: Path) -> None:
     def check(path: Path) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "rollbook", "check", f"harbor:{path}", "--json"]
@@ -286,20 +324,27 @@ def test_a_run_is_extended_and_scored_again_by_another_reward(tmp_path: Path) ->
     assert [(score.reward, score.parts) for score in scores if score] == [(1.0, {"reward": 1.0})] * 2
 
 
-def test_the_model_has_the_tools_of_the_mcp_servers_of_its_task(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "word"), [("tool-server", "green-root---polite"), ("tool-server-by-url", "green-by-url")]
+)
+def test_the_model_has_the_tools_of_the_mcp_servers_of_its_task(
+    tmp_path: Path, task: str, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from support.turns import serve_turns
 
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "")
     turns = [
         call("word_of", colour="green"),
         call("word_of", shade="dark"),
-        call("edit_file", path="/app/word.txt", old="", new="green-root---polite"),
+        call("edit_file", path="/app/word.txt", old="", new=word),
         {"answer": "done"},
     ]
     with serve_turns(turns) as url:
-        rollbook.run(f"harbor:{TASKS / 'tool-server'}", model=url, out=str(tmp_path / "run"))
+        rollbook.run(f"harbor:{TASKS / task}", model=url, out=str(tmp_path / "run"))
     (rollout,) = rollbook.load(tmp_path / "run").rollouts()
     said = [message.text for message in rollout.messages if message.role == "tool"]
-    assert said[0] == "green-root---polite"
+    assert said[0] == word
     assert "do not fit" in said[1]
     assert rollout.score
     assert rollout.score.reward == 1.0
