@@ -23,6 +23,13 @@ LOCK_POLL_S = 0.2
 LOCK_SUFFIX, RECORD_SUFFIX = ".lock", ".build"
 
 
+class BuildRecord(msgspec.Struct):
+    """A build that is running or was killed: the folder of its temporary files, and the containers that it used."""
+
+    folder: str
+    containers: list[str] = []
+
+
 class ImageBuild(msgspec.Struct, frozen=True):
     """A folder with a Dockerfile that becomes an image; its name is the hash of what the folder holds."""
 
@@ -97,30 +104,40 @@ async def _build(runtime: Runtime, build: ImageBuild, image: str, lock: int) -> 
 
 @asynccontextmanager
 async def _temporary_folder(runtime: Runtime, image: str) -> AsyncIterator[Path]:
-    """Make the folder for temporary files of a build; its path is recorded for whoever must clean up after us."""
-    record = _record_of(image)
-    await _remove_build(runtime, record)
-    folder = Path(tempfile.mkdtemp(prefix="rollbook-build-", dir=temporary_root()))
-    record.write_text(str(folder))
+    """Make the folder for temporary files of a build, and record what must be removed if the build is killed."""
+    path = work_folder() / f"{_hash(image)}{RECORD_SUFFIX}"
+    await _remove_build(runtime, path)
+    folder = tempfile.mkdtemp(prefix="rollbook-build-", dir=temporary_root())
+    record = BuildRecord(folder)
+    path.write_bytes(msgspec.json.encode(record))
+    watcher = asyncio.create_task(_note_containers(runtime, record, path), name="build")
     try:
-        yield folder
+        yield Path(folder)
     finally:
-        await asyncio.shield(_remove_build(runtime, record))
+        watcher.cancel()
+        await asyncio.shield(_remove_build(runtime, path))
 
 
-def _record_of(image: str) -> Path:
-    return work_folder() / f"{_hash(image)}{RECORD_SUFFIX}"
+async def _note_containers(runtime: Runtime, record: BuildRecord, path: Path) -> None:
+    """Record the containers of a build while their commands run; later nothing shows whose they are."""
+    while True:
+        known = sorted({*record.containers, *runtime.list_build_containers(Path(record.folder))})
+        if known != record.containers:
+            record.containers = known
+            path.write_bytes(msgspec.json.encode(record))
+        await asyncio.sleep(LOCK_POLL_S)
 
 
-async def _remove_build(runtime: Runtime, record: Path) -> None:
+async def _remove_build(runtime: Runtime, path: Path) -> None:
     """Remove what a build left, whose lock we hold: nobody is building it any more."""
-    if not record.exists():
+    if not path.exists():
         return
-    folder = Path(record.read_text())
-    if folder.is_dir():
-        await runtime.remove_build(folder)
+    with suppress(msgspec.DecodeError):  # cut off: it was just being written
+        record = msgspec.json.decode(path.read_bytes(), type=BuildRecord)
+        folder = Path(record.folder)
+        await runtime.remove_build(folder, [*record.containers, *runtime.list_build_containers(folder)])
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-    record.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 async def reap_builds(runtime: Runtime) -> None:

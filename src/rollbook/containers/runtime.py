@@ -153,8 +153,12 @@ class Runtime(Protocol):
         """Give the files of a committed image the owners that they had inside."""
         ...
 
-    async def remove_build(self, folder: Path) -> None:
-        """Remove what a build that was killed left; `folder` is where it kept its temporary files."""
+    def list_build_containers(self, folder: Path) -> list[str]:
+        """Return the containers in which commands of a build run now; `folder` is that of its temporary files."""
+        ...
+
+    async def remove_build(self, folder: Path, containers: Sequence[str]) -> None:
+        """Remove what a build that was killed left: the command that it ran, and its containers."""
 
 
 def work_folder() -> Path:
@@ -354,8 +358,12 @@ class CommandLine:
     async def repair_snapshot(self, image: str) -> None:
         """Do nothing: the owners of files are right."""
 
-    async def remove_build(self, folder: Path) -> None:
-        """Do nothing: a daemon builds, and looks after that itself."""
+    def list_build_containers(self, folder: Path) -> list[str]:
+        """Return nothing: a daemon builds, and looks after that itself."""
+        return []
+
+    async def remove_build(self, folder: Path, containers: Sequence[str]) -> None:
+        """Do nothing: there are none."""
 
 
 class Podman(CommandLine):
@@ -408,17 +416,20 @@ class Podman(CommandLine):
         if (await self.call("container", "exists", state.id)).code == 1:
             await _delete_state(state.kind, state.id)
 
-    async def remove_build(self, folder: Path) -> None:
-        """End the command of the Dockerfile that was running, and remove the container that it ran in.
+    def list_build_containers(self, folder: Path) -> list[str]:
+        """Return the containers in which commands of a build run now.
 
-        Neither has a label, but podman keeps a folder for the command, which names both.
+        They have no label, but podman keeps a folder for each command, which names its container.
         """
+        return [name for each in folder.glob("buildah*") if (name := _read_build_container(each))]
+
+    async def remove_build(self, folder: Path, containers: Sequence[str]) -> None:
+        """End the command of a Dockerfile that was running, and remove the containers of the build."""
         for each in folder.glob("buildah*"):
             for program in OCI_STATES:
                 if (_runtime_folder() / program / f"buildah-{each.name}").is_dir():
                     await _delete_state(program, f"buildah-{each.name}")
-            if match := _read_build_container(each):
-                await self.remove([LabelledObject("container", match, "")])
+        await self.remove([LabelledObject("container", each, "") for each in containers])
 
     def label_format(self, label: str) -> str:
         """Return the template that prints the value of a label in a listing."""
