@@ -230,6 +230,15 @@ class ContainerHandle:
             file.seek(0)
             await asyncio.to_thread(_unpack, file, target)
 
+    async def copy_to(self, other: ContainerHandle, path: str, *, max_bytes: int) -> None:
+        """Copy a folder to the same path in another container, in place of what is there; root owns it then."""
+        folder = temporary_root()
+        with tempfile.TemporaryFile(dir=folder) as pulled, tempfile.TemporaryFile(dir=folder) as prepared:
+            await self._pull_archive(path, pulled, max_bytes)
+            # podman gives the owners of this machine, which mean nothing to the other container.
+            await asyncio.to_thread(_give_to_root, pulled, prepared)
+            await other.put_archive(str(PurePosixPath(path).parent), prepared)
+
     async def _pull_archive(self, source: str, file: IO[bytes], max_bytes: int) -> None:
         process = await asyncio.create_subprocess_exec(
             self._runtime.name,
@@ -364,6 +373,14 @@ def _own_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
+
+
+def _give_to_root(source: IO[bytes], target: IO[bytes]) -> None:
+    source.seek(0)
+    with tarfile.open(fileobj=source, mode="r|") as old, tarfile.open(fileobj=target, mode="w|") as new:
+        for entry in old:
+            new.addfile(_own_by_root(entry), old.extractfile(entry) if entry.isreg() else None)
+    target.seek(0)
 
 
 def _unpack(file: IO[bytes], target: Path) -> None:

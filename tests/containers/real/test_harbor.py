@@ -291,6 +291,42 @@ def test_artifacts_never_take_the_place_of_others(tmp_path: Path) -> None:
     assert rollout.outcome["steps"][0]["notes"] == ["artifact /app/notes: another artifact is kept as report"]
 
 
+def test_nothing_of_the_tests_of_a_step_is_left_for_the_agent_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "7hidden7"
+    monkeypatch.setenv("ROLLBOOK_TEST_SECRET", secret)
+    variables = '[verifier.env]\nTOKEN = "${ROLLBOOK_TEST_SECRET}"\n\n[environment]'
+    task = copy_task("two-steps", tmp_path / "task", "[environment]", variables)
+    with (task / "tests" / "judge.sh").open("a") as file:
+        file.write("\nsetsid sleep 1000 >/dev/null 2>&1 &\n")
+    search = """import glob, os, re
+word = "7hidden" + "7"
+for path in set(glob.glob("/proc/[0-9]*/")) - {f"/proc/{os.getpid()}/"}:
+    try:
+        maps, memory = open(path + "maps").read(), open(path + "mem", "rb", 0)
+        for start, end in re.findall(r"([0-9a-f]+)-([0-9a-f]+) rw", maps):
+            memory.seek(int(start, 16))
+            if word.encode() in memory.read(int(end, 16) - int(start, 16)):
+                print("found", path)
+    except (OSError, OverflowError):
+        pass
+"""
+    solve = task / "steps" / "second" / "solution" / "solve.sh"
+    (solve.parent / "search.py").write_text(search)
+    look = "python3 /solution/search.py; cat /proc/[0-9]*/comm; ls -d /tests"
+    solve.write_text(f"{solve.read_text()}{{ {look}; }} > /logs/artifacts/seen 2>&1\n")
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+    (seen,) = (tmp_path / "run" / "artifacts").rglob("seen")
+    assert "found" not in seen.read_text()
+    assert "sleep" not in seen.read_text()
+    assert "cannot access '/tests'" in seen.read_text()
+    for path in (tmp_path / "run").rglob("*"):
+        assert path.is_dir() or secret.encode() not in path.read_bytes()
+
+
 def test_check_tells_sound_tasks_from_broken_ones(tmp_path: Path) -> None:
     def check(path: Path) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "rollbook", "check", f"harbor:{path}", "--json"]

@@ -262,12 +262,16 @@ async def advance(state: HarborState) -> str | None:
     """End a step and begin the next one; return its instruction, or None if there is none or it is not reached."""
     if state.stopped or len(state.done) + 1 >= len(state.steps):
         return None
-    least = state.step.min_reward
+    step = state.step
     await finish_step(state)
     tests = state.done[-1].tests
-    if tests.failure or misses_reward(tests.rewards, least):
+    if tests.failure or misses_reward(tests.rewards, step.min_reward):
         state.stopped = True
         return None
+    if not step.verifier.is_separate:
+        # The variables of the tests may be secret, and the memory of a shell still has them.
+        await state.handle.kill()
+        await state.handle.restart()
     await run_as_root(state.handle, f"rm -rf {TESTS} {VERIFIER_LOGS}")
     await begin_step(state)
     return state.step.instruction

@@ -122,7 +122,7 @@ def _prepare_entry(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 async def _place_tests(handle: ContainerHandle, staged: str) -> None:
     """Replace whatever the agent put at /tests and /logs/verifier."""
     moves = [f"rm -rf {TESTS}", f"mv {staged} {TESTS}"] if staged else [f"chmod +x {TESTS}/test.sh"]
-    moves += [f"rm -rf {VERIFIER_LOGS}"]
+    moves += [f"if [ -h {LOGS} ] || [ ! -d {LOGS} ]; then rm -rf {LOGS}; fi", f"rm -rf {VERIFIER_LOGS}"]
     moves += [f"mkdir -p {VERIFIER_LOGS}", f"chmod 777 {VERIFIER_LOGS}"]
     result = await handle.run(" && ".join(moves), user="0", timeout_s=SETUP_S)
     if result.exit_code:
