@@ -16,11 +16,17 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from rollbook.containers.container import Container
-from rollbook.containers.memory_watch import SHOW_GROUPS, MemoryWatch, find_kill_count, read_kill_count
+from rollbook.containers.control_groups import (
+    SHOW_GROUPS,
+    MemoryWatch,
+    find_kill_count,
+    has_too_many_processes,
+    read_kill_count,
+)
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
 from rollbook.containers.shell import MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
-from rollbook.errors import ContainerError
+from rollbook.errors import ContainerError, ImageError
 
 if TYPE_CHECKING:
     from rollbook.containers.host import ContainerHost
@@ -46,6 +52,7 @@ class ContainerHandle:
         self._runtime, self._owner = runtime, owner
         self._main: KeptShell | None = None
         self._shells: dict[str, KeptShell] = {}
+        self._user_ids: dict[str, str] = {}
         self._snapshots: list[LabelledObject] = []
         self._watcher: asyncio.Task[None] | None = None
         self._memory: MemoryWatch | None = None
@@ -97,26 +104,27 @@ class ContainerHandle:
         return shown.stdout.strip() == b"true"
 
     async def find_limit(self) -> str:
-        """Return which limit the code inside has exceeded: storage_limit, memory_limit, or none.
+        """Return which limit the code inside has exceeded: storage_limit, memory_limit, process_limit, or none.
 
-        Asked after an error. With its memory exhausted, a container may be alive and yet start no process.
+        Asked after an error. With its memory or processes used up, a container may be alive and yet start no process.
         """
         if self._wrote_too_much:
             return "storage_limit"
         if self._memory and self._memory.saw_kills():
             return "memory_limit"
-        return "memory_limit" if await self._ask_for_kills() else ""
+        if groups := await self._read_groups():
+            return "process_limit" if has_too_many_processes(groups) else "memory_limit" if _has_kills(groups) else ""
+        return "memory_limit" if await self._ended_by_memory() else ""
 
-    async def _ask_for_kills(self) -> bool:
-        """Return whether the runtime knows of a kill, where we cannot watch the control group (cgroup v2).
+    async def _read_groups(self) -> str:
+        """Return the control groups of the container's first process; nothing if that has ended."""
+        shown = await self._runtime.call("container", "inspect", "--format", "{{.State.Pid}}", self.name)
+        with suppress(OSError):
+            return (Path("/proc") / (shown.stdout.decode().strip() or "0") / "cgroup").read_text()
+        return ""
 
-        The runtime learns of it when the container has ended, which may not be recorded yet.
-        """
-        pid = (
-            await self._runtime.call("container", "inspect", "--format", "{{.State.Pid}}", self.name)
-        ).stdout.decode()
-        if (process := Path("/proc") / (pid.strip() or "0")).is_dir():
-            return await asyncio.to_thread(_count_kills, process) > 0
+    async def _ended_by_memory(self) -> bool:
+        """Return whether the runtime knows of a kill; it learns of it when it records the end of the container."""
         with suppress(ContainerError):
             await self._runtime.call("wait", self.name, timeout_s=30)
         shown = await self._runtime.call("container", "inspect", "--format", "{{.State.OOMKilled}}", self.name)
@@ -162,9 +170,23 @@ class ContainerHandle:
         """Return the command of this machine that runs a program inside, connected to its own pipes."""
         return self._runtime.exec_command(self.name, user, self.container.workdir, [], command)
 
+    async def remember_user(self, name: str) -> None:
+        """Find out the ids of a user now, by which commands run later if code inside has removed the user by then."""
+        found = await self.run(f'echo "$(id -u {quote(name)}):$(id -g {quote(name)})"')
+        if all(number.isdigit() for number in found.text.strip().split(":")):
+            self._user_ids[name] = found.text.strip()
+
     async def open_shell(self, *, user: str = "", workdir: str = "", env: Mapping[str, str] | None = None) -> KeptShell:
         """Open another shell inside, which keeps its folder and variables from command to command."""
-        values = {**self.container.env, **(env or {})}
+        try:
+            return await self._open_shell(user, workdir, env or {})
+        except ImageError:
+            if user not in self._user_ids:
+                raise
+            return await self._open_shell(self._user_ids[user], workdir, env or {})
+
+    async def _open_shell(self, user: str, workdir: str, env: Mapping[str, str]) -> KeptShell:
+        values = {**self.container.env, **env}
         place = workdir or self.container.workdir
         command = self._runtime.exec_command(self.name, user, place, list(values), MAIN_COMMAND)
         shell = KeptShell(command, values, self._interrupt)
@@ -348,12 +370,12 @@ class ContainerHandle:
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
 
 
-def _count_kills(process: Path) -> int:
-    """Return how many processes of a running container were killed because of its memory limit."""
+def _has_kills(groups: str) -> bool:
+    """Whether processes of a running container were killed because of its memory limit."""
     with suppress(OSError):
-        file = find_kill_count((process / "cgroup").read_text())
-        return read_kill_count(file) if file else 0
-    return 0
+        file = find_kill_count(groups)
+        return file is not None and read_kill_count(file) > 0
+    return False
 
 
 def _is_replaced(path: Path) -> bool:

@@ -185,9 +185,12 @@ def classify_error(reason: str) -> ContainerError:
     'ImageError'
     >>> type(classify_error("Error: no space left on device")).__name__
     'ContainerError'
+    >>> type(classify_error("open /proc/7/ns/mnt: no such file or directory")).__name__
+    'ContainerError'
     """
     text = reason.lower()
-    if "no space left" not in text and any(fault in text for fault in _IMAGE_FAULTS):
+    ours = "no space left" in text or "/proc/" in text
+    if not ours and any(fault in text for fault in _IMAGE_FAULTS):
         return ImageError(reason)
     return ContainerError(reason)
 

@@ -18,9 +18,10 @@ from rollbook.errors import ContainerError
 AT_ONCE = 3
 
 
-def make_task(folder: Path, script: str) -> None:
+def make_task(folder: Path, script: str, verifier: str = "") -> None:
+    environment = '[environment]\nnetwork_mode = "no-network"\nmemory_mb = 256\n'
     files = {
-        "task.toml": '[verifier]\ntimeout_sec = 30\n\n[environment]\nnetwork_mode = "no-network"\nmemory_mb = 256\n',
+        "task.toml": f"[verifier]\ntimeout_sec = 30\n{verifier}\n{environment}",
         "instruction.md": INSTRUCTION,
         "environment/Dockerfile": DOCKERFILE.format(image=IMAGE),
         "tests/test.sh": TESTS,
@@ -53,7 +54,7 @@ def test_no_cheat_gets_a_reward(tmp_path: Path) -> None:
 
 def test_no_destruction_avoids_a_score(tmp_path: Path) -> None:
     for name, script in DESTRUCTIONS.items():
-        make_task(tmp_path / "tasks" / name, script)
+        make_task(tmp_path / "tasks" / name, script, 'user = "nobody"' if name == "no-users" else "")
     out = tmp_path / "run"
     rollbook.run(
         f"harbor:{tmp_path / 'tasks'}", agent="oracle", out=str(out), concurrency=AT_ONCE, allow_shortfall=True

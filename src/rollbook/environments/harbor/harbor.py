@@ -126,6 +126,8 @@ class Harbor(Environment):
         await run_as_root(container, f"mkdir -p {LOGS}/agent {LOGS}/artifacts {VERIFIER_LOGS}")
         await run_as_root(container, f"chmod 777 {LOGS}/agent {LOGS}/artifacts {VERIFIER_LOGS}")
         steps = read.steps
+        for name in {user_name(user) for step in steps for user in (step.agent.user, step.verifier.user)} - {""}:
+            await container.remember_user(name)
         user = user_name(steps[0].agent.user)
         if read.config.environment.healthcheck:
             await wait_until_healthy(container, read.config.environment.healthcheck, user)

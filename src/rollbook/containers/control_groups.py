@@ -1,8 +1,8 @@
-"""Whether the kernel killed processes of a container because of its memory limit, also after the container has ended.
+"""What the kernel knows of a container's limits: kills because of memory, and processes that cannot be started.
 
-The kernel counts such kills in the container's control group. With cgroup v1 the group, and with it the count, is gone
-soon after the first process is killed, and podman's monitor does not see that kill. So we ask for an event of each kill
-when the container starts.
+The kernel counts kills in the container's control group. With cgroup v1 the group, and with it the count, is gone soon
+after the first process is killed, and podman's monitor does not see that kill. So we ask for an event of each kill when
+the container starts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 V1_FILE = "memory.oom_control"
+SPARE_PROCESSES = 32
+"""What the runtime needs to start a process, with its threads."""
+
 SHOW_GROUPS = 'while read -r line; do echo "$line"; done < /proc/self/cgroup'
 """A command for the shell of a container that needs no program of the image."""
 
@@ -58,12 +61,26 @@ class MemoryWatch:
 
 def find_kill_count(groups: str) -> Path | None:
     """Return the file of this machine that counts the kills in a process's control group."""
+    return _find_file(groups, "memory", V1_FILE, "memory.events")
+
+
+def has_too_many_processes(groups: str) -> bool:
+    """Return whether a control group has so many processes that a shell may not start."""
+    file = _find_file(groups, "pids", "pids.current", "pids.current")
+    with suppress(OSError, ValueError):
+        return (
+            file is not None and int(file.read_text()) > int(file.with_name("pids.max").read_text()) - SPARE_PROCESSES
+        )
+    return False
+
+
+def _find_file(groups: str, controller: str, v1_name: str, v2_name: str) -> Path | None:
     for line in groups.splitlines():
         _, controllers, place = (*line.split(":", 2), "", "")[:3]
-        if "memory" in controllers.split(","):
-            file = Path(f"{CGROUPS}/memory{place}/{V1_FILE}")
+        if controller in controllers.split(","):
+            file = Path(f"{CGROUPS}/{controller}{place}/{v1_name}")
         elif not controllers and place:
-            file = Path(f"{CGROUPS}{place}/memory.events")
+            file = Path(f"{CGROUPS}{place}/{v2_name}")
         else:
             continue
         if file.is_file():
