@@ -198,24 +198,26 @@ def test_an_agent_cannot_avoid_its_score_by_the_end_of_its_container_for_memory(
     assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
 
 
+FILL_PROCESSES = """(for i in $(seq 1500); do sleep 100 & done) 2>/dev/null &
+until set -- /proc/[0-9]*; [ $# -ge 1020 ]; do :; done
+kill -9 $PPID $$"""
+
+
 @pytest.mark.parametrize(
-    ("commands", "ended"),
+    ("commands", "timeout_s", "ended"),
     [
-        (["rm -f /bin/sh /bin/bash /usr/bin/dash; exit", "true", "true"], ""),
-        (["rm -f /bin/sh; sleep 100", "rm -f /bin/bash /usr/bin/dash; exit", "true"], ""),
-        (
-            ["(for i in $(seq 1500); do sleep 100 & done) 2>/dev/null; kill -9 $PPID $$", "true", "true"],
-            "process_limit",
-        ),
+        (["rm -f /bin/sh /bin/bash /usr/bin/dash; exit", "true", "true"], 30, ""),
+        (["rm -f /bin/sh; sleep 100", "rm -f /bin/bash /usr/bin/dash; exit", "true"], 3, ""),
+        ([FILL_PROCESSES, "true", "true"], 50, "process_limit"),
     ],
 )
 def test_an_agent_cannot_avoid_its_score_by_the_loss_of_its_shell(
-    tmp_path: Path, commands: list[str], ended: str
+    tmp_path: Path, commands: list[str], timeout_s: float, ended: str
 ) -> None:
     from support.turns import serve_turns
 
     first = call("bash", command="echo hello > /app/word.txt")
-    turns = [first, *(call("bash", command=command, timeout_s=3) for command in commands), {"answer": "done"}]
+    turns = [first, *(call("bash", command=command, timeout_s=timeout_s) for command in commands), {"answer": "done"}]
     with serve_turns(turns) as url:
         rollbook.run(f"harbor:{TASKS / 'write-word'}", model=url, out=str(tmp_path / "run"), allow_shortfall=True)
     assert [failure.message for _, _, failure in rollbook.load(tmp_path / "run").failures()] == []
