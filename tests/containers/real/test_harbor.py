@@ -223,7 +223,8 @@ def test_an_agent_cannot_avoid_its_score_by_the_loss_of_its_shell(
     assert [failure.message for _, _, failure in rollbook.load(tmp_path / "run").failures()] == []
     (rollout,) = rollbook.load(tmp_path / "run").rollouts()
     assert rollout.score
-    assert (rollout.score.reward, rollout.attempt, rollout.ended) == (1.0, 1, ended)
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+    assert rollout.ended in (ended, "")  # a few processes end with the shell: sometimes there is room for a new one
 
 
 def test_a_full_disk_of_the_host_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
