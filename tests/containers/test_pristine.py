@@ -24,7 +24,6 @@ from rollbook.containers.pristine import choose_restorations, read_loader_cache
         ("/lib64/ld-linux-x86-64.so.2", "C", "/lib64/ld-linux-x86-64.so.2"),
         ("/etc/ld.so.preload", "A", "/etc/ld.so.preload"),
         ("/etc/ld.so.cache", "C", "/etc/ld.so.cache"),
-        ("/bin", "C", "/bin"),
         ("/entry.sh", "C", "/entry.sh"),
     ],
 )

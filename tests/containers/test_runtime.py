@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,26 @@ def test_every_limit_is_always_set_and_no_value_of_a_variable_is_in_the_command(
     assert "--env TOKEN" in text
     assert "--volume /here:/there:ro" in text
     assert text.endswith("--entrypoint /bin/sh img -c x")
+
+
+@pytest.mark.parametrize(
+    ("user", "controllers", "missing"),
+    [
+        (0, "null", ""),
+        (1000, "[]", "cpu, memory, pids"),
+        (1000, '["memory", "pids"]', "limit cpu on"),
+        (1000, '["cpu", "memory", "pids"]', ""),
+    ],
+)
+def test_podman_that_would_ignore_limits_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, controllers: str, missing: str
+) -> None:
+    (tmp_path / "podman").write_text(f"#!/bin/sh\n[ \"$1\" = info ] && echo '{controllers}'\n")
+    (tmp_path / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    with pytest.raises(UsageError, match=missing) if missing else nullcontext():
+        asyncio.run(RUNTIMES["podman"]().require_limits())
 
 
 def test_the_entrypoint_of_the_image_may_run_first() -> None:

@@ -10,7 +10,7 @@ from rollbook._exports import export_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.containers.container import Container, Mount
-    from rollbook.containers.forwarding import forward_into
+    from rollbook.containers.forwarding import forward_into, forward_out
     from rollbook.containers.handle import ContainerHandle
     from rollbook.containers.host import ContainerHost
     from rollbook.containers.images import ImageBuild, hash_folder
@@ -33,6 +33,7 @@ __all__ = [
     "Runtime",
     "find_runtime",
     "forward_into",
+    "forward_out",
     "hash_folder",
     "list_own_objects",
     "reap_leftovers",

@@ -16,10 +16,17 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from rollbook.containers.container import Container
+from rollbook.containers.control_groups import (
+    SHOW_GROUPS,
+    MemoryWatch,
+    find_kill_count,
+    has_too_many_processes,
+    read_kill_count,
+)
 from rollbook.containers.owners import OWNER_LABEL, Owner
-from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error
+from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
 from rollbook.containers.shell import MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
-from rollbook.errors import ContainerError
+from rollbook.errors import ContainerError, ImageError
 
 if TYPE_CHECKING:
     from rollbook.containers.host import ContainerHost
@@ -45,8 +52,10 @@ class ContainerHandle:
         self._runtime, self._owner = runtime, owner
         self._main: KeptShell | None = None
         self._shells: dict[str, KeptShell] = {}
+        self._user_ids: dict[str, str] = {}
         self._snapshots: list[LabelledObject] = []
         self._watcher: asyncio.Task[None] | None = None
+        self._memory: MemoryWatch | None = None
         self._storage_bytes = (container.storage_mb or 0) << 20
         self._wrote_too_much = False
 
@@ -59,8 +68,15 @@ class ContainerHandle:
         main = KeptShell(command, self.container.env, self._interrupt)
         await main.open(self.container.start_timeout_s)
         self._main = main
+        await self._watch_memory(main)
         if self.container.storage_mb and self._watcher is None:
             self._watcher = asyncio.create_task(self._watch_storage(), name="storage")
+
+    async def _watch_memory(self, main: KeptShell) -> None:
+        """Watch for kills because of memory, from before the agent begins."""
+        if self._memory:
+            self._memory.close()
+        self._memory = MemoryWatch((await main.run(SHOW_GROUPS, COMMAND_S)).text)
 
     async def _watch_storage(self) -> None:
         """End the container once it has written more than it may: most file systems have no limit for a folder."""
@@ -88,18 +104,31 @@ class ContainerHandle:
         return shown.stdout.strip() == b"true"
 
     async def find_limit(self) -> str:
-        """Return which limit the code inside has exceeded: storage_limit, memory_limit, or none.
+        """Return which limit the code inside has exceeded: storage_limit, memory_limit, process_limit, or none.
 
-        Asked after an error. With its memory exhausted, a container may be alive and yet start no process.
+        Asked after an error. With its memory or processes used up, a container may be alive and yet start no process.
         """
         if self._wrote_too_much:
             return "storage_limit"
-        state = "{{.State.Pid}} {{.State.OOMKilled}}"
-        shown = (await self._runtime.call("container", "inspect", "--format", state, self.name)).stdout.split()
-        if len(shown) != 2:
-            return ""
-        exhausted = shown[1] == b"true" or await asyncio.to_thread(_count_oom_kills, int(shown[0])) > 0
-        return "memory_limit" if exhausted else ""
+        if self._memory and self._memory.saw_kills():
+            return "memory_limit"
+        if groups := await self._read_groups():
+            return "process_limit" if has_too_many_processes(groups) else "memory_limit" if _has_kills(groups) else ""
+        return "memory_limit" if await self._ended_by_memory() else ""
+
+    async def _read_groups(self) -> str:
+        """Return the control groups of the container's first process; nothing if that has ended."""
+        shown = await self._runtime.call("container", "inspect", "--format", "{{.State.Pid}}", self.name)
+        with suppress(OSError):
+            return (Path("/proc") / (shown.stdout.decode().strip() or "0") / "cgroup").read_text()
+        return ""
+
+    async def _ended_by_memory(self) -> bool:
+        """Return whether the runtime knows of a kill; it learns of it when it records the end of the container."""
+        with suppress(ContainerError):
+            await self._runtime.call("wait", self.name, timeout_s=30)
+        shown = await self._runtime.call("container", "inspect", "--format", "{{.State.OOMKilled}}", self.name)
+        return shown.stdout.strip() == b"true"
 
     async def _interrupt(self, script: str) -> None:
         await self._runtime.call("exec", "--user", "0", self.name, "/bin/sh", "-c", script, timeout_s=30)
@@ -141,9 +170,23 @@ class ContainerHandle:
         """Return the command of this machine that runs a program inside, connected to its own pipes."""
         return self._runtime.exec_command(self.name, user, self.container.workdir, [], command)
 
+    async def remember_user(self, name: str) -> None:
+        """Find out the ids of a user now, by which commands run later if code inside has removed the user by then."""
+        found = await self.run(f'echo "$(id -u {quote(name)}):$(id -g {quote(name)})"')
+        if all(number.isdigit() for number in found.text.strip().split(":")):
+            self._user_ids[name] = found.text.strip()
+
     async def open_shell(self, *, user: str = "", workdir: str = "", env: Mapping[str, str] | None = None) -> KeptShell:
         """Open another shell inside, which keeps its folder and variables from command to command."""
-        values = {**self.container.env, **(env or {})}
+        try:
+            return await self._open_shell(user, workdir, env or {})
+        except ImageError:
+            if user not in self._user_ids:
+                raise
+            return await self._open_shell(self._user_ids[user], workdir, env or {})
+
+    async def _open_shell(self, user: str, workdir: str, env: Mapping[str, str]) -> KeptShell:
+        values = {**self.container.env, **env}
         place = workdir or self.container.workdir
         command = self._runtime.exec_command(self.name, user, place, list(values), MAIN_COMMAND)
         shell = KeptShell(command, values, self._interrupt)
@@ -194,7 +237,10 @@ class ContainerHandle:
     async def put_archive(self, folder: str, archive: bytes | IO[bytes]) -> None:
         """Unpack a tar archive in a folder inside, by the runtime: nothing inside is run for that."""
         overwrite = ["--overwrite"] if self._runtime.name == "podman" else []
-        await self._runtime.require("cp", *overwrite, "-", f"{self.name}:{folder}", stdin=archive)
+        # podman keeps the archive in a temporary file, and forgets to remove it.
+        with tempfile.TemporaryDirectory(prefix="rollbook-copy-", dir=temporary_root()) as temporary:
+            env = {"TMPDIR": temporary}
+            await self._runtime.require("cp", *overwrite, "-", f"{self.name}:{folder}", stdin=archive, env=env)
 
     async def download(self, source: str, target: Path, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> None:
         """Copy a file or folder from inside into a folder of this machine; links and devices are left out.
@@ -205,6 +251,15 @@ class ContainerHandle:
             await self._pull_archive(source, file, max_bytes)
             file.seek(0)
             await asyncio.to_thread(_unpack, file, target)
+
+    async def copy_to(self, other: ContainerHandle, path: str, *, max_bytes: int) -> None:
+        """Copy a folder to the same path in another container, in place of what is there; root owns it then."""
+        folder = temporary_root()
+        with tempfile.TemporaryFile(dir=folder) as pulled, tempfile.TemporaryFile(dir=folder) as prepared:
+            await self._pull_archive(path, pulled, max_bytes)
+            # podman gives the owners of this machine, which mean nothing to the other container.
+            await asyncio.to_thread(_give_to_root, pulled, prepared)
+            await other.put_archive(str(PurePosixPath(path).parent), prepared)
 
     async def _pull_archive(self, source: str, file: IO[bytes], max_bytes: int) -> None:
         process = await asyncio.create_subprocess_exec(
@@ -309,25 +364,18 @@ class ContainerHandle:
         """Remove the container and its snapshots, whatever state it is in."""
         if self._watcher:
             self._watcher.cancel()
+        if self._memory:
+            self._memory.close()
         await self._close_shells()
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
 
 
-def _count_oom_kills(pid: int) -> int:
-    """Return how many processes the kernel has killed in the control group of a process because of its memory limit."""
+def _has_kills(groups: str) -> bool:
+    """Whether processes of a running container were killed because of its memory limit."""
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-            _, controllers, place = line.split(":", 2)
-            if "memory" in controllers.split(","):
-                file = Path(f"/sys/fs/cgroup/memory{place}/memory.oom_control")
-            elif not controllers:
-                file = Path(f"/sys/fs/cgroup{place}/memory.events")
-            else:
-                continue
-            if file.is_file():
-                counts = dict(each.split() for each in file.read_text().splitlines())
-                return int(counts.get("oom_kill", 0))
-    return 0
+        file = find_kill_count(groups)
+        return file is not None and read_kill_count(file) > 0
+    return False
 
 
 def _is_replaced(path: Path) -> bool:
@@ -347,6 +395,14 @@ def _own_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
+
+
+def _give_to_root(source: IO[bytes], target: IO[bytes]) -> None:
+    source.seek(0)
+    with tarfile.open(fileobj=source, mode="r|") as old, tarfile.open(fileobj=target, mode="w|") as new:
+        for entry in old:
+            new.addfile(_own_by_root(entry), old.extractfile(entry) if entry.isreg() else None)
+    target.seek(0)
 
 
 def _unpack(file: IO[bytes], target: Path) -> None:

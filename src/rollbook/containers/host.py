@@ -13,7 +13,7 @@ import msgspec
 
 from rollbook.containers.container import Container
 from rollbook.containers.handle import ContainerHandle
-from rollbook.containers.images import ImageBuild, ensure_build, ensure_image
+from rollbook.containers.images import ImageBuild, ensure_build, ensure_image, reap_builds
 from rollbook.containers.owners import Owner, delete_own_states, reap_leftovers
 from rollbook.containers.runtime import Runtime, find_runtime
 from rollbook.errors import ContainerError
@@ -37,11 +37,13 @@ class ContainerHost:
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
 
     async def open(self) -> None:
-        """Remove what dead owners left on this node, and start the guard."""
+        """Remove what dead owners left on this node, and start the guard; UsageError where limits would not hold."""
+        await self.runtime.require_limits()
         self._guard = _start_guard(self.runtime.name, self._owner.label)
         # What cannot be removed now is tried again by the next start; it is no reason not to begin.
         with suppress(ContainerError):
             await reap_leftovers(self.runtime)
+            await reap_builds(self.runtime)
 
     async def prepare(self, container: Container) -> Container:
         """Make sure that the image of a container is here: built, pulled or known from before; return it with that."""

@@ -6,18 +6,28 @@ import asyncio
 import fcntl
 import hashlib
 import os
+import shutil
 import stat
+import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from rollbook.containers.runtime import Runtime, work_folder
+from rollbook.containers.runtime import Runtime, temporary_root, work_folder
 from rollbook.errors import ContainerError, ImageError
 
 BUILD_LABEL = "rollbook.build"
 LOCK_POLL_S = 0.2
+LOCK_SUFFIX, RECORD_SUFFIX = ".lock", ".build"
+
+
+class BuildRecord(msgspec.Struct):
+    """A build that is running or was killed: the folder of its temporary files, and the containers that it used."""
+
+    folder: str
+    containers: list[str] = []
 
 
 class ImageBuild(msgspec.Struct, frozen=True):
@@ -64,36 +74,92 @@ async def ensure_build(runtime: Runtime, build: ImageBuild) -> str:
     image = await asyncio.to_thread(lambda: build.image)
     if await runtime.has_image(image):
         return image
-    async with hold_lock(image):
+    async with hold_lock(image) as lock:
         if not await runtime.has_image(image):
-            await _build(runtime, build, image)
+            await _build(runtime, build, image, lock)
     return image
 
 
-async def _build(runtime: Runtime, build: ImageBuild, image: str) -> None:
+async def _build(runtime: Runtime, build: ImageBuild, image: str, lock: int) -> None:
     where = f"{build.folder}/Dockerfile"
     options = ["--tag", image, "--label", f"{BUILD_LABEL}={image.rpartition(':')[2]}", "--force-rm"]
     # Without cached layers nothing but the image stays behind; the image itself is the cache.
     options += ["--layers=false"] if runtime.name == "podman" else []
-    try:
-        output = await runtime.call("build", *options, build.folder, timeout_s=build.timeout_s)
-    except ContainerError as error:
-        raise ImageError(f"{where}: {error}") from None
+    async with _temporary_folder(runtime, image) as folder:
+        try:
+            # If this process is killed, the build goes on; it then holds the lock itself.
+            output = await runtime.call(
+                *("build", *options, build.folder),
+                timeout_s=build.timeout_s,
+                env={"TMPDIR": str(folder)},
+                inherited=[lock],
+            )
+        except ContainerError as error:
+            raise ImageError(f"{where}: {error}") from None
+    if output.code < 0 or "no space left" in output.stderr.lower():
+        raise ContainerError(f"{where}: the build was killed" if output.code < 0 else f"{where}: {output.reason}")
     if output.code:
-        if "no space left" in output.stderr.lower():
-            raise ContainerError(f"{where}: {output.reason}")
         raise ImageError(f"{where} cannot be built: {output.reason}")
 
 
 @asynccontextmanager
-async def hold_lock(name: str) -> AsyncIterator[None]:
-    """Hold the lock of a name on this node; the kernel lets go of it when we die."""
-    path = work_folder() / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
-    with path.open("w") as file:
+async def _temporary_folder(runtime: Runtime, image: str) -> AsyncIterator[Path]:
+    """Make the folder for temporary files of a build, and record what must be removed if the build is killed."""
+    path = work_folder() / f"{_hash(image)}{RECORD_SUFFIX}"
+    await _remove_build(runtime, path)
+    folder = tempfile.mkdtemp(prefix="rollbook-build-", dir=temporary_root())
+    record = BuildRecord(folder)
+    path.write_bytes(msgspec.json.encode(record))
+    watcher = asyncio.create_task(_note_containers(runtime, record, path), name="build")
+    try:
+        yield Path(folder)
+    finally:
+        watcher.cancel()
+        await asyncio.shield(_remove_build(runtime, path))
+
+
+async def _note_containers(runtime: Runtime, record: BuildRecord, path: Path) -> None:
+    """Record the containers of a build while their commands run; later nothing shows whose they are."""
+    while True:
+        known = sorted({*record.containers, *runtime.list_build_containers(Path(record.folder))})
+        if known != record.containers:
+            record.containers = known
+            path.write_bytes(msgspec.json.encode(record))
+        await asyncio.sleep(LOCK_POLL_S)
+
+
+async def _remove_build(runtime: Runtime, path: Path) -> None:
+    """Remove what a build left, whose lock we hold: nobody is building it any more."""
+    if not path.exists():
+        return
+    with suppress(msgspec.DecodeError):  # cut off: it was just being written
+        record = msgspec.json.decode(path.read_bytes(), type=BuildRecord)
+        folder = Path(record.folder)
+        await runtime.remove_build(folder, [*record.containers, *runtime.list_build_containers(folder)])
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    path.unlink(missing_ok=True)
+
+
+async def reap_builds(runtime: Runtime) -> None:
+    """Remove what builds of this user left that were killed together with their worker."""
+    for record in work_folder().glob(f"*{RECORD_SUFFIX}"):
+        with record.with_suffix(LOCK_SUFFIX).open("w") as file, suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            await _remove_build(runtime, record)
+
+
+def _hash(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+@asynccontextmanager
+async def hold_lock(name: str) -> AsyncIterator[int]:
+    """Hold the lock of a name on this node, and yield its open file; the kernel lets go of it when we die."""
+    with (work_folder() / f"{_hash(name)}{LOCK_SUFFIX}").open("w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 await asyncio.sleep(LOCK_POLL_S)
-        yield
+        yield file.fileno()

@@ -157,10 +157,10 @@ LIBRARIES = re.compile(
 
 PROGRAM_FOLDERS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 LIBRARY_FOLDERS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib")
-SYSTEM_FOLDERS = ("/usr", "/etc", *(each for each in (*PROGRAM_FOLDERS, *LIBRARY_FOLDERS) if each.startswith("/usr/")))
-"""Folders that cannot be put back as a whole; in most images those at the top are links to them."""
+SYSTEM_FOLDERS = ("/usr", "/etc", *PROGRAM_FOLDERS, *LIBRARY_FOLDERS)
+"""Folders without which no test runs; in most images those at the top are links to others. Outer folders first."""
 
-TOP_LINKS = frozenset({"/bin", "/sbin", "/lib", "/lib32", "/lib64"})
+MAX_FOLDER_BYTES = 8 << 30
 PRELOAD, CACHE = "/etc/ld.so.preload", "/etc/ld.so.cache"
 
 
@@ -179,7 +179,7 @@ def choose_restorations(
     chosen = []
     for path, kind in changes.items():
         place = PurePosixPath(path)
-        if path in (PRELOAD, CACHE, *others) or (kind != "A" and path in TOP_LINKS):
+        if path in (PRELOAD, CACHE, *others):
             chosen.append(Restoration(path, path))
         elif (str(place.parent) in folders and place.name in PROGRAMS) or (
             path.startswith(tuple(f"{each}/" for each in LIBRARY_FOLDERS)) and LIBRARIES.fullmatch(place.name)
@@ -192,20 +192,36 @@ async def restore_pristine_files(host: ContainerHost, handle: ContainerHandle, o
     """Undo, in a container that was killed, what could speak for its tests; return the paths that were put back."""
     search = handle.container.env.get("PATH", "").split(":")
     changes = await handle.changed_paths()
-    real = [each for each in SYSTEM_FOLDERS if changes.get(each) == "C"]
-    if replaced := await handle.find_replaced_folders(real):
-        why = f"the agent replaced {replaced[0]}: no test can be trusted there"
-        raise RolloutFailed("verifier_error", "tests", why)
+    folders = [each for each in SYSTEM_FOLDERS if changes.get(each) in ("C", "D")]
     chosen = choose_restorations(changes, [each for each in search if each], others)
-    if not chosen:
+    if not folders and not chosen:
         return []
     image = Container(image=handle.container.image, memory_mb=handle.container.memory_mb, user="0")
     pristine = await host.start(image)
     try:
-        restored = [each.path for each in chosen if await _restore(pristine, handle, each)]
+        lost = {each for each in folders if changes[each] == "D"} | set(await handle.find_replaced_folders(folders))
+        restored = [each for each in folders if await _restore_folder(pristine, handle, each, lost)]
+        restored += [each.path for each in chosen if await _restore(pristine, handle, each)]
     finally:
         await host.remove(pristine)
     return restored
+
+
+async def _restore_folder(pristine: ContainerHandle, handle: ContainerHandle, path: str, lost: set[str]) -> bool:
+    """Put back a folder that is lost, or a link to one that was changed; return whether that was needed."""
+    if any(path.startswith(f"{outer}/") for outer in lost):
+        return False  # it came back with the outer one
+    if link := (await pristine.run(f"readlink {quote(path)}")).text.strip():
+        await handle.put_archive("/", _archive(path, b"", link))
+        return True
+    if path not in lost or (await pristine.run(f"[ -d {quote(path)} ]")).exit_code:
+        return False
+    try:
+        await pristine.copy_to(handle, path, max_bytes=MAX_FOLDER_BYTES)
+    except (ContainerError, OSError, ValueError) as error:
+        why = f"the agent replaced {path}, which cannot be put back ({error}): no test can be trusted there"
+        raise RolloutFailed("verifier_error", "tests", why) from None
+    return True
 
 
 async def _restore(pristine: ContainerHandle, handle: ContainerHandle, wanted: Restoration) -> bool:

@@ -28,6 +28,9 @@ RUNTIME_VARIABLE = "ROLLBOOK_CONTAINER_RUNTIME"
 USER_NAMESPACE_START, USER_NAMESPACE_SIZE = 200_000, 65_536
 """The ids of this machine that a container's own users are mapped to where we are root."""
 
+LIMIT_CONTROLLERS = frozenset({"cpu", "memory", "pids"})
+"""What the kernel must let podman control, so that the limits of containers hold."""
+
 OCI_STATES = {"runc": "state.json", "crun": "config.json"}
 """The low-level runtimes, and the file of a container's folder that has its annotations."""
 
@@ -98,13 +101,22 @@ class Runtime(Protocol):
         ...
 
     async def call(
-        self, *args: str, stdin: bytes | IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+        self,
+        *args: str,
+        stdin: bytes | IO[bytes] | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        env: Mapping[str, str] | None = None,
+        inherited: Sequence[int] = (),
     ) -> CommandOutput:
-        """Run one command of the runtime to its end."""
+        """Run one command of the runtime to its end; `inherited` are open files that stay open as long as it lives."""
         ...
 
     async def require(
-        self, *args: str, stdin: bytes | IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+        self,
+        *args: str,
+        stdin: bytes | IO[bytes] | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        env: Mapping[str, str] | None = None,
     ) -> bytes:
         """Run a command that must work; ContainerError or ImageError with its message if it does not."""
         ...
@@ -115,6 +127,10 @@ class Runtime(Protocol):
 
     async def find_storage(self) -> Path:
         """Return the folder of this machine that holds the files of containers."""
+        ...
+
+    async def require_limits(self) -> None:
+        """Raise a UsageError where the runtime would start containers without the limits that we set."""
         ...
 
     async def list_labelled(self, label: str) -> list[LabelledObject]:
@@ -135,6 +151,14 @@ class Runtime(Protocol):
 
     async def repair_snapshot(self, image: str) -> None:
         """Give the files of a committed image the owners that they had inside."""
+        ...
+
+    def list_build_containers(self, folder: Path) -> list[str]:
+        """Return the containers in which commands of a build run now; `folder` is that of its temporary files."""
+        ...
+
+    async def remove_build(self, folder: Path, containers: Sequence[str]) -> None:
+        """Remove what a build that was killed left: the command that it ran, and its containers."""
 
 
 def work_folder() -> Path:
@@ -149,6 +173,11 @@ def work_folder() -> Path:
     return folder
 
 
+def temporary_root() -> str:
+    """Return the folder for temporary files that may be large, as podman chooses it."""
+    return os.environ.get("TMPDIR", "/var/tmp")
+
+
 def classify_error(reason: str) -> ContainerError:
     """Return the error for a message of the runtime: the image's fault, or a failure of this machine.
 
@@ -156,9 +185,12 @@ def classify_error(reason: str) -> ContainerError:
     'ImageError'
     >>> type(classify_error("Error: no space left on device")).__name__
     'ContainerError'
+    >>> type(classify_error("open /proc/7/ns/mnt: no such file or directory")).__name__
+    'ContainerError'
     """
     text = reason.lower()
-    if "no space left" not in text and any(fault in text for fault in _IMAGE_FAULTS):
+    ours = "no space left" in text or "/proc/" in text
+    if not ours and any(fault in text for fault in _IMAGE_FAULTS):
         return ImageError(reason)
     return ContainerError(reason)
 
@@ -200,7 +232,12 @@ class CommandLine:
         return [self.name, "exec", "--interactive", *options, name, *command]
 
     async def call(
-        self, *args: str, stdin: bytes | IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+        self,
+        *args: str,
+        stdin: bytes | IO[bytes] | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        env: Mapping[str, str] | None = None,
+        inherited: Sequence[int] = (),
     ) -> CommandOutput:
         """Run one command of the runtime to its end; one that is late is killed, and that is a ContainerError."""
         given = stdin if isinstance(stdin, bytes) else None
@@ -211,6 +248,8 @@ class CommandLine:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=work_folder(),
+            env={**os.environ, **env} if env else None,
+            pass_fds=inherited,
         )
         try:
             async with asyncio.timeout(timeout_s):
@@ -226,10 +265,14 @@ class CommandLine:
         return CommandOutput(process.returncode, stdout, stderr.decode(errors="replace"))
 
     async def require(
-        self, *args: str, stdin: bytes | IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+        self,
+        *args: str,
+        stdin: bytes | IO[bytes] | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        env: Mapping[str, str] | None = None,
     ) -> bytes:
         """Run a command that must work; ContainerError or ImageError with its message if it does not."""
-        output = await self.call(*args, stdin=stdin, timeout_s=timeout_s)
+        output = await self.call(*args, stdin=stdin, timeout_s=timeout_s, env=env)
         if output.code:
             raise classify_error(f"{self.name} {args[0]}: {output.reason}")
         return output.stdout
@@ -241,6 +284,9 @@ class CommandLine:
     async def find_storage(self) -> Path:
         """Return the folder of this machine that holds the files of containers."""
         return Path((await self.require("info", "--format", self.storage_format)).decode().strip())
+
+    async def require_limits(self) -> None:
+        """Do nothing: the runtime sets limits as root."""
 
     async def list_labelled(self, label: str) -> list[LabelledObject]:
         """Return every object with a label."""
@@ -315,6 +361,13 @@ class CommandLine:
     async def repair_snapshot(self, image: str) -> None:
         """Do nothing: the owners of files are right."""
 
+    def list_build_containers(self, folder: Path) -> list[str]:
+        """Return nothing: a daemon builds, and looks after that itself."""
+        return []
+
+    async def remove_build(self, folder: Path, containers: Sequence[str]) -> None:
+        """Do nothing: there are none."""
+
 
 class Podman(CommandLine):
     """podman; as root, containers get users of their own that are nobody outside."""
@@ -335,6 +388,17 @@ class Podman(CommandLine):
         command = super().run_command(name, container, labels, main)
         return [*command[:2], *annotations, *command[2:]]
 
+    async def require_limits(self) -> None:
+        """Raise a UsageError if podman runs without root where it may not set limits; it ignores them there."""
+        if os.geteuid() == 0:
+            return
+        shown = await self.require("info", "--format", "{{json .Host.CgroupControllers}}")
+        missing = LIMIT_CONTROLLERS - set(msgspec.json.decode(shown, type=list[str] | None) or [])
+        if missing:
+            which = ", ".join(sorted(missing))
+            why = f"podman without root cannot limit {which} on this machine (it needs cgroup v2, and these delegated)"
+            raise UsageError(f"{why}: run as root")
+
     def list_states(self, label: str) -> list[LabelledObject]:
         """Return the containers with a label that runc or crun knows.
 
@@ -353,13 +417,22 @@ class Podman(CommandLine):
     async def delete_state(self, state: LabelledObject) -> None:
         """End what runc or crun knows of a container that podman does not know."""
         if (await self.call("container", "exists", state.id)).code == 1:
-            process = await asyncio.create_subprocess_exec(
-                *(state.kind, "delete", "--force", state.id),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-            )
-            await process.wait()
+            await _delete_state(state.kind, state.id)
+
+    def list_build_containers(self, folder: Path) -> list[str]:
+        """Return the containers in which commands of a build run now.
+
+        They have no label, but podman keeps a folder for each command, which names its container.
+        """
+        return [name for each in folder.glob("buildah*") if (name := _read_build_container(each))]
+
+    async def remove_build(self, folder: Path, containers: Sequence[str]) -> None:
+        """End the command of a Dockerfile that was running, and remove the containers of the build."""
+        for each in folder.glob("buildah*"):
+            for program in OCI_STATES:
+                if (_runtime_folder() / program / f"buildah-{each.name}").is_dir():
+                    await _delete_state(program, f"buildah-{each.name}")
+        await self.remove([LabelledObject("container", each, "") for each in containers])
 
     def label_format(self, label: str) -> str:
         """Return the template that prints the value of a label in a listing."""
@@ -385,6 +458,24 @@ class Docker(CommandLine):
     name = "docker"
     storage_format = "{{.DockerRootDir}}"
     force_network = ()  # docker's `network rm` has no --force
+
+
+async def _delete_state(program: str, name: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(program, "delete", "--force", name),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    await process.wait()
+
+
+def _read_build_container(folder: Path) -> str:
+    """Return the id of the container in which a command of a Dockerfile ran."""
+    with suppress(OSError):
+        if match := re.search(r'^id="([0-9a-f]{64})"$', (folder / "run" / ".containerenv").read_text(), re.MULTILINE):
+            return match[1]
+    return ""
 
 
 def _runtime_folder() -> Path:

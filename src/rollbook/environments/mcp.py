@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -190,7 +191,10 @@ class McpSession:
             return
         token = os.environ.get(self.server.token_env, "")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        async with httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(None, connect=CONNECT_S)) as http:
+        timeout = httpx2.Timeout(None, connect=CONNECT_S)
+        # A proxy cannot reach our own ports.
+        proxied = urlsplit(self.server.url).hostname not in ("localhost", "127.0.0.1")
+        async with httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=proxied) as http:
             transport = streamable_http_client(self.server.url, http_client=http, **HTTP_LIMITS)
             async with Client(transport, cache=None) as client:
                 yield client

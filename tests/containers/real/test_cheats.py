@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 from base_image import IMAGE, list_left
-from cheats import CHEATS, DOCKERFILE, INSTRUCTION, TESTS
+from cheats import CHEATS, DESTRUCTIONS, DOCKERFILE, INSTRUCTION, TESTS
 
 import rollbook
 from rollbook.containers import Container, ContainerHandle, ContainerHost
@@ -18,9 +18,10 @@ from rollbook.errors import ContainerError
 AT_ONCE = 3
 
 
-def make_task(folder: Path, script: str) -> None:
+def make_task(folder: Path, script: str, verifier: str = "") -> None:
+    environment = '[environment]\nnetwork_mode = "no-network"\nmemory_mb = 256\n'
     files = {
-        "task.toml": '[verifier]\ntimeout_sec = 30\n\n[environment]\nnetwork_mode = "no-network"\nmemory_mb = 256\n',
+        "task.toml": f"[verifier]\ntimeout_sec = 30\n{verifier}\n{environment}",
         "instruction.md": INSTRUCTION,
         "environment/Dockerfile": DOCKERFILE.format(image=IMAGE),
         "tests/test.sh": TESTS,
@@ -51,19 +52,36 @@ def test_no_cheat_gets_a_reward(tmp_path: Path) -> None:
     assert list_left() == []
 
 
+def test_no_destruction_avoids_a_score(tmp_path: Path) -> None:
+    for name, script in DESTRUCTIONS.items():
+        make_task(tmp_path / "tasks" / name, script, 'user = "nobody"' if name == "no-users" else "")
+    out = tmp_path / "run"
+    rollbook.run(
+        f"harbor:{tmp_path / 'tasks'}", agent="oracle", out=str(out), concurrency=AT_ONCE, allow_shortfall=True
+    )
+    run = rollbook.load(out)
+    assert {task: failure.message for task, _, failure in run.failures()} == {}
+    scores = {rollout.task.id: (rollout.score.reward, rollout.attempt) for rollout in run.rollouts() if rollout.score}
+    assert scores == dict.fromkeys(DESTRUCTIONS, (0.0, 1))
+    assert list_left() == []
+
+
 async def verify_in_place(handle: ContainerHandle) -> float | None:
-    """Verify as Harbor does: upload the tests into the living container, run them, read the folder of rewards."""
+    """Verify as Harbor 0.25 does: remove old rewards, upload the tests into the living container, run them, read."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         entry = tarfile.TarInfo("tests/test.sh")
         entry.size, entry.mode = len(TESTS), 0o755
         tar.addfile(entry, io.BytesIO(TESTS.encode()))
+    assert handle.host
+    runtime = handle.host.runtime
+    remove = "rm -f -- /logs/verifier/reward.txt /logs/verifier/reward.json"
+    if (await runtime.call("exec", handle.name, "bash", "-c", remove, timeout_s=30)).code:
+        return None
     try:
         await handle.put_archive("/", archive.getvalue())
     except ContainerError:
         return None
-    assert handle.host
-    runtime = handle.host.runtime
     script = "(/tests/test.sh) > /logs/verifier/test-stdout.txt 2>&1"
     await runtime.call("exec", handle.name, "bash", "-c", "chmod +x /tests/test.sh", timeout_s=30)
     try:

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,7 +58,10 @@ def test_a_late_command_is_killed_with_everything_it_started(with_host: WithHost
     with_host(work)
 
 
-def test_files_go_in_and_out(with_host: WithHost, tmp_path: Path) -> None:
+def test_files_go_in_and_out(with_host: WithHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+
     async def work(host: ContainerHost) -> None:
         handle = await host.start(OWN)
         for data in (b"", b"it's\n", b"nul \0 \xff", b"x" * 300_000):
@@ -79,6 +84,7 @@ def test_files_go_in_and_out(with_host: WithHost, tmp_path: Path) -> None:
             await handle.download("/none", tmp_path / "out2")
         with pytest.raises(ValueError, match="larger"):
             await handle.download("/data", tmp_path / "out3", max_bytes=100)
+        assert list((tmp_path / "temporary").iterdir()) == []
 
     with_host(work)
 
@@ -126,6 +132,7 @@ def test_a_container_that_dies_is_an_error_and_no_result(with_host: WithHost) ->
         await host.runtime.call("kill", handle.name)
         with pytest.raises(ContainerError, match="ended"):
             await running
+        assert await handle.find_limit() == ""
 
     with_host(work)
 
@@ -166,6 +173,95 @@ def test_builds_are_made_once_for_all_who_ask_at_the_same_time(with_host: WithHo
             await host.runtime.call("image", "rm", "--force", image)
 
     with_host(work)
+
+
+KILLED_BUILD = """
+import asyncio, sys
+from rollbook.containers import Container, ContainerHost
+async def main():
+    host = ContainerHost()
+    await host.open()
+    print("ready", flush=True)
+    try:
+        await host.prepare(Container(build=sys.argv[1], build_timeout_s=float(sys.argv[2])))
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+    await host.close()
+asyncio.run(main())
+"""
+
+
+def start_build(folder: Path, timeout_s: float = 60) -> tuple[subprocess.Popen[str], str]:
+    """Build an image whose Dockerfile sleeps; return when it does, with the number by which its processes are found."""
+    seconds = str(1_000_000 + time.time_ns() % 1_000_000)
+    (folder / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN sleep {seconds}\n")
+    argv = [sys.executable, "-c", KILLED_BUILD, str(folder), str(timeout_s)]
+    worker = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert worker.stdout
+    worker.stdout.readline()
+    wait_until(lambda: len(find_processes(f"sleep {seconds}")) == 2)  # the shell and sleep
+    return worker, seconds
+
+
+def find_processes(words: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if words in path.read_text(errors="replace").replace("\0", " "):
+                found.append(int(path.parent.name))
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def list_working_containers() -> set[str]:
+    command = ["podman", "ps", "--all", "--external", "--no-trunc", "--format", "{{.ID}} {{.Command}}"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {line for line in lines if line.endswith(" buildah")}
+
+
+@pytest.mark.parametrize("killed", ["podman", "late"])
+def test_a_build_that_is_killed_or_late_leaves_nothing(tmp_path: Path, killed: str) -> None:
+    before = list_working_containers()
+    worker, seconds = start_build(tmp_path, 5 if killed == "late" else 60)
+    made = list_working_containers() - before
+    assert made
+    if killed == "podman":
+        (podman,) = find_children(worker.pid, "podman build")
+        os.kill(podman, signal.SIGKILL)
+    said = worker.communicate()[0]
+    # A build that somebody killed is a failure of this machine, and is tried again.
+    assert said.startswith("ContainerError" if killed == "podman" else "ImageError"), said
+    assert find_processes(f"sleep {seconds}") == []
+    wait_until(lambda: not made & list_working_containers())  # others may be building on this machine
+
+
+def test_a_build_that_is_killed_with_its_worker_is_removed_by_the_next_start(
+    with_host: WithHost, tmp_path: Path
+) -> None:
+    before = list_working_containers()
+    worker, seconds = start_build(tmp_path)
+    made = list_working_containers() - before
+    assert made
+    (podman,) = find_children(worker.pid, "podman build")
+    worker.kill()
+    worker.communicate()
+
+    async def work(host: ContainerHost) -> None:
+        return None
+
+    with_host(work)
+    assert len(find_processes(f"sleep {seconds}")) == 2  # a build whose worker is dead goes on: its image is of use
+    os.kill(podman, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{podman}").exists())
+    with_host(work)
+    assert find_processes(f"sleep {seconds}") == []
+    wait_until(lambda: not made & list_working_containers())  # others may be building on this machine
 
 
 PODMAN_THAT_DIES = """#!/bin/bash

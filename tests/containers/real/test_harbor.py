@@ -167,20 +167,64 @@ def test_memory_eaten_and_shells_killed_by_the_agent_are_scored(tmp_path: Path) 
     assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
 
 
-def test_a_container_without_memory_for_any_process_ends_the_agent_and_is_scored(tmp_path: Path) -> None:
+def play_with_little_memory(folder: Path, turns: list[dict[str, object]]) -> rollbook.Rollout:
     from support.turns import serve_turns
 
-    task = tmp_path / "task"
+    task = folder / "task"
     subprocess.run(["cp", "-r", TASKS / "write-word", task], check=True)
-    (task / "task.toml").write_text((task / "task.toml").read_text().replace("memory_mb = 256", "memory_mb = 40"))
+    config = (task / "task.toml").read_text().replace("memory_mb = 256", "memory_mb = 40")
+    (task / "task.toml").write_text(config.replace("timeout_sec = 60.0", "timeout_sec = 20.0", 1))
+    with serve_turns([*turns, {"answer": "x"}]) as url:
+        rollbook.run(f"harbor:{task}", model=url, out=str(folder / "run"))
+    (rollout,) = rollbook.load(folder / "run").rollouts()
+    return rollout
+
+
+def test_a_container_without_memory_for_any_process_is_scored(tmp_path: Path) -> None:
     fill = "echo hello > /app/word.txt; while :; do printf %4096s >> /dev/shm/x; done"  # no process holds this memory
-    turns = [*[call("bash", command=fill)] * 8, {"answer": "x"}]
-    with serve_turns(turns) as url:
-        rollbook.run(f"harbor:{task}", model=url, out=str(tmp_path / "run"))
-    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    rollout = play_with_little_memory(tmp_path, [call("bash", command=fill)] * 8)
+    # The kernel kills the shells, or refuses to write: then the loop lasts until the agent's time is over.
+    assert rollout.ended in ("memory_limit", "agent_timeout")
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+
+
+def test_an_agent_cannot_avoid_its_score_by_the_end_of_its_container_for_memory(tmp_path: Path) -> None:
+    fill = "echo hello > /app/word.txt; head -c 20000000 /dev/zero > /dev/shm/x"
+    sacrifice = f"{fill}; echo 1000 > /proc/1/oom_score_adj; tail /dev/zero"
+    rollout = play_with_little_memory(tmp_path, [call("bash", command=sacrifice)])
     assert rollout.ended == "memory_limit"
     assert rollout.score
     assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+
+
+FILL_PROCESSES = """(for i in $(seq 1500); do sleep 100 & done) 2>/dev/null &
+until set -- /proc/[0-9]*; [ $# -ge 1020 ]; do :; done
+kill -9 $PPID $$"""
+
+
+@pytest.mark.parametrize(
+    ("commands", "timeout_s", "ended"),
+    [
+        (["rm -f /bin/sh /bin/bash /usr/bin/dash; exit", "true", "true"], 30, ""),
+        (["rm -f /bin/sh; sleep 100", "rm -f /bin/bash /usr/bin/dash; exit", "true"], 3, ""),
+        ([FILL_PROCESSES, "true", "true"], 50, "process_limit"),
+    ],
+)
+def test_an_agent_cannot_avoid_its_score_by_the_loss_of_its_shell(
+    tmp_path: Path, commands: list[str], timeout_s: float, ended: str
+) -> None:
+    from support.turns import serve_turns
+
+    first = call("bash", command="echo hello > /app/word.txt")
+    turns = [first, *(call("bash", command=command, timeout_s=timeout_s) for command in commands), {"answer": "done"}]
+    with serve_turns(turns) as url:
+        rollbook.run(f"harbor:{TASKS / 'write-word'}", model=url, out=str(tmp_path / "run"), allow_shortfall=True)
+    assert [failure.message for _, _, failure in rollbook.load(tmp_path / "run").failures()] == []
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+    assert rollout.ended in (ended, "")  # a few processes end with the shell: sometimes there is room for a new one
 
 
 def test_a_full_disk_of_the_host_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,6 +282,80 @@ def test_a_program_inside_reaches_its_model_and_nothing_else(
     assert list_left() == []
 
 
+def copy_task(name: str, folder: Path, old: str, new: str) -> Path:
+    subprocess.run(["cp", "-r", TASKS / name, folder], check=True)
+    config = (folder / "task.toml").read_text()
+    assert old in config
+    (folder / "task.toml").write_text(config.replace(old, new, 1))
+    return folder
+
+
+def test_the_healthcheck_of_a_separate_container_of_tests_is_awaited(tmp_path: Path) -> None:
+    check = '[verifier.environment.healthcheck]\ncommand = "echo ill; false"\nretries = 1\n'
+    config = (TASKS / "separate-image" / "task.toml").read_text()
+    task = copy_task("separate-image", tmp_path / "task", config, f"{config}\n{check}")
+    play(tmp_path / "run", task, "oracle")
+    (failure,) = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
+    assert failure.kind == "container_error"
+    assert "healthcheck failed 1 times: exit code 1: ill" in failure.message
+
+
+def test_artifacts_never_take_the_place_of_others(tmp_path: Path) -> None:
+    artifacts = """artifacts = [
+  "/app/report",
+  { source = "/app/notes", destination = "app/report" },
+  { source = "/app/notes", destination = "app/summary" },
+  { source = "/app/report/", destination = "app/notes" },
+]"""
+    before = (TASKS / "kept-artifacts" / "task.toml").read_text().partition("\n")[0]
+    task = copy_task("kept-artifacts", tmp_path / "task", before, artifacts)
+    (task / "solution" / "solve.sh").write_text(
+        "mkdir -p /app/report /app/notes; echo ok > /app/report/summary.txt; echo n > /app/notes/n.md\n"
+    )
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    (kept,) = (tmp_path / "run" / "artifacts").iterdir()
+    found = {str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()}
+    names = {"app/report/summary.txt", "app/summary/n.md", "app/notes/summary.txt"}
+    assert {name for name in found if "/app/" in name} == {f"artifacts/{name}" for name in names}
+    assert rollout.outcome["steps"][0]["notes"] == ["artifact /app/notes: another artifact is kept as report"]
+
+
+def test_nothing_of_the_tests_of_a_step_is_left_for_the_agent_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "7hidden7"
+    monkeypatch.setenv("ROLLBOOK_TEST_SECRET", secret)
+    variables = '[verifier.env]\nTOKEN = "${ROLLBOOK_TEST_SECRET}"\n\n[environment]'
+    task = copy_task("two-steps", tmp_path / "task", "[environment]", variables)
+    with (task / "tests" / "judge.sh").open("a") as file:
+        file.write("\nsetsid sleep 1000 >/dev/null 2>&1 &\n")
+    search = """import glob, os, re
+word = "7hidden" + "7"
+for path in set(glob.glob("/proc/[0-9]*/")) - {f"/proc/{os.getpid()}/"}:
+    try:
+        maps, memory = open(path + "maps").read(), open(path + "mem", "rb", 0)
+        for start, end in re.findall(r"([0-9a-f]+)-([0-9a-f]+) rw", maps):
+            memory.seek(int(start, 16))
+            if word.encode() in memory.read(int(end, 16) - int(start, 16)):
+                print("found", path)
+    except (OSError, OverflowError):
+        pass
+"""
+    solve = task / "steps" / "second" / "solution" / "solve.sh"
+    (solve.parent / "search.py").write_text(search)
+    look = "python3 /solution/search.py; cat /proc/[0-9]*/comm; ls -d /tests"
+    solve.write_text(f"{solve.read_text()}{{ {look}; }} > /logs/artifacts/seen 2>&1\n")
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+    (seen,) = (tmp_path / "run" / "artifacts").rglob("seen")
+    assert "found" not in seen.read_text()
+    assert "sleep" not in seen.read_text()
+    assert "cannot access '/tests'" in seen.read_text()
+    for path in (tmp_path / "run").rglob("*"):
+        assert path.is_dir() or secret.encode() not in path.read_bytes()
+
+
 def test_check_tells_sound_tasks_from_broken_ones(tmp_path: Path) -> None:
     def check(path: Path) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "rollbook", "check", f"harbor:{path}", "--json"]
@@ -271,20 +389,27 @@ def test_a_run_is_extended_and_scored_again_by_another_reward(tmp_path: Path) ->
     assert [(score.reward, score.parts) for score in scores if score] == [(1.0, {"reward": 1.0})] * 2
 
 
-def test_the_model_has_the_tools_of_the_mcp_servers_of_its_task(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "word"), [("tool-server", "green-root---polite"), ("tool-server-by-url", "green-by-url")]
+)
+def test_the_model_has_the_tools_of_the_mcp_servers_of_its_task(
+    tmp_path: Path, task: str, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from support.turns import serve_turns
 
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "")
     turns = [
         call("word_of", colour="green"),
         call("word_of", shade="dark"),
-        call("edit_file", path="/app/word.txt", old="", new="green-root---polite"),
+        call("edit_file", path="/app/word.txt", old="", new=word),
         {"answer": "done"},
     ]
     with serve_turns(turns) as url:
-        rollbook.run(f"harbor:{TASKS / 'tool-server'}", model=url, out=str(tmp_path / "run"))
+        rollbook.run(f"harbor:{TASKS / task}", model=url, out=str(tmp_path / "run"))
     (rollout,) = rollbook.load(tmp_path / "run").rollouts()
     said = [message.text for message in rollout.messages if message.role == "tool"]
-    assert said[0] == "green-root---polite"
+    assert said[0] == word
     assert "do not fit" in said[1]
     assert rollout.score
     assert rollout.score.reward == 1.0

@@ -12,6 +12,7 @@ from rollbook.errors import UsageError
 
 TASKS = Path(__file__).parents[2] / "containers" / "tasks"
 QUIET = '[environment]\nnetwork_mode = "no-network"\n'
+HTTP_SERVER = QUIET + '[[environment.mcp_servers]]\nname = "a"\ntransport = "http"\n'
 
 
 def make_task(folder: Path, toml: str = QUIET) -> Path:
@@ -64,7 +65,26 @@ def test_the_task_folders_of_our_tests_are_honoured(folder: Path) -> None:
         ('artifacts = [{ source = "/a", exclude = ["b"] }]\n' + QUIET, "exclude"),
         (QUIET + '[environment.env]\nKEY = "${ROLLBOOK_TEST_NOT_SET}"', "ROLLBOOK_TEST_NOT_SET is not set"),
         (QUIET + 'memory = "lots"', "memory = 'lots'"),
+        (QUIET + 'memory = "1G"\nmemory_mb = 512', "memory = '1G' contradicts memory_mb = 512"),
+        (QUIET + 'storage = "-1G"', "storage = '-1G'"),
         (QUIET + "cpus = 0", "cpus = 0"),
+        (QUIET + "cpus = nan", "cpus = nan"),
+        (QUIET + "build_timeout_sec = inf", "build_timeout_sec = inf"),
+        (QUIET + "[agent]\ntimeout_sec = 0", "[agent] timeout_sec = 0"),
+        (QUIET + "[verifier]\ntimeout_sec = -1", "[verifier] timeout_sec = -1"),
+        (QUIET + '[[verifier.collect]]\ncommand = "x"\ntimeout_sec = nan', "[[verifier.collect]] timeout_sec = nan"),
+        (QUIET + '[environment.healthcheck]\ncommand = "x"\nretries = 0', "[environment] healthcheck retries = 0"),
+        (QUIET + '[environment.healthcheck]\ncommand = "x"\ninterval_sec = -1', "interval_sec = -1"),
+        ('schema_version = "2.0"\n' + QUIET, "schema_version = '2.0'"),
+        ('artifacts = ["/"]\n' + QUIET, "'/'"),
+        (HTTP_SERVER + 'url = "http://elsewhere:80/mcp"', "url = 'http://elsewhere:80/mcp'"),
+        (HTTP_SERVER + 'url = "https://localhost/mcp"', "url = 'https://localhost/mcp'"),
+        (HTTP_SERVER, "url = None"),
+        (HTTP_SERVER + 'url = "http://localhost/"\nheaders = { A = "${B}" }', "headers"),
+        (
+            QUIET + '[verifier.environment]\nnetwork_mode = "no-network"\nenv = { A = "${ROLLBOOK_TEST_NOT_SET}" }',
+            "[verifier.environment.env] A: the variable ROLLBOOK_TEST_NOT_SET is not set",
+        ),
         (QUIET + '[[steps]]\nname = "a"', "steps a: instruction.md is missing"),
     ],
 )
@@ -96,8 +116,9 @@ def test_missing_and_unsupported_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tests" / "test.sh").unlink()
     (tmp_path / "instruction.md").unlink()
     (tmp_path / "trajectory.json").write_text("{}")
+    (tmp_path / "tests" / ".harborignore").write_text("*.pyc")
     found = " ".join(refusals(tmp_path))
-    for name in ("docker-compose.yaml", "tests/test.sh", "instruction.md", "trajectory.json"):
+    for name in ("docker-compose.yaml", "tests/test.sh", "instruction.md", "trajectory.json", "tests/.harborignore"):
         assert name in found
 
 
@@ -138,6 +159,51 @@ def test_separate_tests_have_an_image_of_their_own_or_that_of_the_task() -> None
     task = read_task(TASKS / "separate-tests")
     same = task.verifier_image(task.steps[0])
     assert (same.bundled, same.build) == (False, str(TASKS / "separate-tests" / "environment"))
+
+
+SEPARATE = (
+    QUIET
+    + """
+[verifier.environment]
+docker_image = "of-the-task"
+network_mode = "no-network"
+[[steps]]
+name = "one"
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("own_dockerfile", "own_table", "image", "build"),
+    [
+        (False, "", "of-the-task", ""),
+        (True, "", "", "steps/one/tests"),
+        (False, '[steps.verifier.environment]\nmemory_mb = 7\nnetwork_mode = "no-network"', "of-the-task", ""),
+        (True, '[steps.verifier.environment]\ndocker_image = "of-the-step"', "of-the-step", ""),
+    ],
+)
+def test_the_image_of_separate_tests_is_that_of_the_step_before_that_of_the_task(
+    tmp_path: Path, own_dockerfile: bool, own_table: str, image: str, build: str
+) -> None:
+    make_task(tmp_path, SEPARATE + own_table)
+    (tmp_path / "steps" / "one" / "tests").mkdir(parents=True)
+    if own_dockerfile:
+        (tmp_path / "steps" / "one" / "tests" / "Dockerfile").write_text("FROM x")
+    task = read_task(tmp_path)
+    found = task.verifier_image(task.steps[0])
+    assert (found.image, found.build, found.bundled) == (image, str(tmp_path / build) if build else "", True)
+
+
+def test_an_image_of_tests_may_have_them_inside(tmp_path: Path) -> None:
+    make_task(tmp_path, QUIET + '[verifier]\nenvironment_mode = "separate"')
+    (tmp_path / "tests" / "test.sh").rename(tmp_path / "tests" / "Dockerfile")
+    assert refusals(tmp_path) == []
+
+
+def test_the_mark_of_a_benchmark_is_not_shown_to_the_agent(tmp_path: Path) -> None:
+    make_task(tmp_path)
+    (tmp_path / "instruction.md").write_text("<!-- Canary 1 -->\n# canary 2\n\n# Title\n\nDo it.\n# canary 3\n")
+    assert next(iter(Harbor(str(tmp_path)).tasks())).prompt == "# Title\n\nDo it.\n# canary 3\n"
 
 
 def test_a_folder_that_was_edited_is_another_task(tmp_path: Path) -> None:

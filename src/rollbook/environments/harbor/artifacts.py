@@ -40,15 +40,28 @@ async def _copy(handle: ContainerHandle, artifacts: list[str | Artifact], folder
     for artifact in [*artifacts, *published]:
         source = artifact_source(artifact)
         wanted = artifact.destination if isinstance(artifact, Artifact) and artifact.destination else source
-        place = folder / wanted.lstrip("/")
+        place = folder / wanted.strip("/")
         try:
-            await handle.download(source, place.parent, max_bytes=MAX_ARTIFACT_BYTES)
-        except (FileNotFoundError, ValueError) as error:
+            await _copy_one(handle, source, place, renamed=wanted != source)
+        except (FileNotFoundError, FileExistsError, ValueError) as error:
             collected.notes.append(f"artifact {source}: {str(error)[:200]}")
             continue
-        arrived = place.parent / PurePosixPath(source).name
-        if arrived != place:
-            arrived.rename(place)
         if place.exists():
             collected.found.append(KeptArtifact(source, place))
     return collected
+
+
+async def _copy_one(handle: ContainerHandle, source: str, place: Path, *, renamed: bool) -> None:
+    """Copy one artifact to its place; FileExistsError if it would be renamed to one that is kept already."""
+    if not renamed:
+        await handle.download(source, place.parent, max_bytes=MAX_ARTIFACT_BYTES)
+        return
+    if place.exists():
+        raise FileExistsError(f"another artifact is kept as {place.name}")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # Beside its place and not in it: under its own name it could meet another artifact.
+    with tempfile.TemporaryDirectory(prefix=".artifact-", dir=place.parent) as temporary:
+        await handle.download(source, Path(temporary), max_bytes=MAX_ARTIFACT_BYTES)
+        arrived = Path(temporary) / PurePosixPath(source).name
+        if arrived.exists():
+            arrived.rename(place)

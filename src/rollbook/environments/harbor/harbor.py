@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,14 +11,14 @@ from rollbook.containers import CommandResult, Container, ContainerHandle, hash_
 from rollbook.core import JSON, Rollout, Score, Task
 from rollbook.environments.environment import SERVERS_FIELD, Environment
 from rollbook.environments.harbor.artifacts import keep_artifacts
+from rollbook.environments.harbor.healthchecks import longest_wait_s, wait_until_healthy
+from rollbook.environments.harbor.refusals import find_refusals
 from rollbook.environments.harbor.rewards import choose_reward, combine_rewards, misses_reward
 from rollbook.environments.harbor.task_files import (
     Collect,
     EnvironmentTable,
     HarborTask,
-    Healthcheck,
     TaskStep,
-    find_refusals,
     find_task_folders,
     read_task,
     resolve_variables,
@@ -114,11 +112,12 @@ class Harbor(Environment):
         read = read_task(folder)
         table = read.config.environment
         healthchecks = [table.healthcheck, *(step.healthcheck for step in read.steps)]
+        healthchecks += [step.verifier.environment.healthcheck for step in read.steps if step.verifier.environment]
         slowest = max(step.verifier.longest_s for step in read.steps)
         return msgspec.structs.replace(
             make_container(table, table.docker_image or "", "" if table.docker_image else str(read.build_folder)),
-            open_timeout_s=SETUP_S * (1 + len(table.mcp_servers)) + sum(map(_health_s, healthchecks)),
-            verify_timeout_s=slowest + 4 * SETUP_S + sum(map(_health_s, healthchecks)),
+            open_timeout_s=SETUP_S * (1 + len(table.mcp_servers)) + sum(map(longest_wait_s, healthchecks)),
+            verify_timeout_s=slowest + 4 * SETUP_S + sum(map(longest_wait_s, healthchecks)),
         )
 
     async def open(self, task: Task, container: ContainerHandle) -> HarborState:
@@ -127,6 +126,8 @@ class Harbor(Environment):
         await run_as_root(container, f"mkdir -p {LOGS}/agent {LOGS}/artifacts {VERIFIER_LOGS}")
         await run_as_root(container, f"chmod 777 {LOGS}/agent {LOGS}/artifacts {VERIFIER_LOGS}")
         steps = read.steps
+        for name in {user_name(user) for step in steps for user in (step.agent.user, step.verifier.user)} - {""}:
+            await container.remember_user(name)
         user = user_name(steps[0].agent.user)
         if read.config.environment.healthcheck:
             await wait_until_healthy(container, read.config.environment.healthcheck, user)
@@ -208,8 +209,13 @@ class Harbor(Environment):
 
 
 def _describe_servers(table: EnvironmentTable) -> dict[str, JSON]:
-    """Return the field of a task that tells a program inside which MCP servers it may start; none without servers."""
-    servers = [{"name": each.name, "command": [each.command, *each.args]} for each in table.mcp_servers]
+    """Return the field of a task that tells a program inside which MCP servers it may use; none without servers."""
+    servers = [
+        {"name": each.name, "url": each.url}
+        if each.is_http
+        else {"name": each.name, "command": [each.command, *each.args]}
+        for each in table.mcp_servers
+    ]
     return {SERVERS_FIELD: servers} if servers else {}
 
 
@@ -258,12 +264,16 @@ async def advance(state: HarborState) -> str | None:
     """End a step and begin the next one; return its instruction, or None if there is none or it is not reached."""
     if state.stopped or len(state.done) + 1 >= len(state.steps):
         return None
-    least = state.step.min_reward
+    step = state.step
     await finish_step(state)
     tests = state.done[-1].tests
-    if tests.failure or misses_reward(tests.rewards, least):
+    if tests.failure or misses_reward(tests.rewards, step.min_reward):
         state.stopped = True
         return None
+    if not step.verifier.is_separate:
+        # The variables of the tests may be secret, and the memory of a shell still has them.
+        await state.handle.kill()
+        await state.handle.restart()
     await run_as_root(state.handle, f"rm -rf {TESTS} {VERIFIER_LOGS}")
     await begin_step(state)
     return state.step.instruction
@@ -316,25 +326,3 @@ async def run_solution(state: HarborState) -> None:
     result = await handle.run(f"{SOLUTION}/solve.sh", timeout_s=allowed, user=state.terminal.user, env=env)
     if result.timed_out:
         raise RolloutFailed("agent_error", "oracle", f"solve.sh took longer than {allowed:g} s")
-
-
-def _health_s(check: Healthcheck | None) -> float:
-    """Return the longest that a healthcheck may take."""
-    if check is None:
-        return 0.0
-    return check.start_period_sec + (check.retries + 1) * (check.timeout_sec + check.interval_sec)
-
-
-async def wait_until_healthy(handle: ContainerHandle, check: Healthcheck, user: str) -> None:
-    """Run a healthcheck until it succeeds; failures in the start period do not count towards its retries."""
-    began, failures = time.monotonic(), 0
-    while True:
-        result = await handle.run(check.command, timeout_s=check.timeout_sec, user=user)
-        if result.exit_code == 0 and not result.timed_out:
-            return
-        starting = time.monotonic() - began < check.start_period_sec
-        failures += 0 if starting else 1
-        if failures >= check.retries:
-            said = result.text.strip()[-300:] or "it said nothing"
-            raise ContainerError(f"the healthcheck failed {failures} times: exit code {result.exit_code}: {said}")
-        await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)

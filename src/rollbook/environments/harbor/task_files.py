@@ -1,7 +1,8 @@
-"""Task folders in Harbor's form: find them, read task.toml, and say which of its fields cannot be honoured.
+"""Task folders in Harbor's form: find them and read task.toml.
 
 The structs here are our own: the package `harbor` needs Python 3.12 and 379 MB, and its models accept fields that only
-some of its backends honour. A field that is unknown, or that we cannot honour, is refused by its name.
+some of its backends honour. A field that is unknown is refused by its name; `refusals` names those that we know and
+cannot honour.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml")
 NetworkMode: TypeAlias = Literal["public", "no-network", "allowlist"]
 User: TypeAlias = str | int | None
 
-_TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
+VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
+_CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 _SIZE_UNITS = {"K": 1 / 1024, "M": 1, "G": 1024}
 
 
@@ -52,13 +54,19 @@ class Healthcheck(_Table, frozen=True):
 
 
 class McpTable(_Table, frozen=True):
-    """An MCP server for the agent; one with `transport = "stdio"` is a command that runs inside the container."""
+    """An MCP server for the agent: a command that is run inside the container, or a URL that is served there."""
 
     name: str
     transport: str = "sse"
     url: str | None = None
     command: str | None = None
     args: list[str] = []
+    headers: dict[str, str] = {}
+
+    @property
+    def is_http(self) -> bool:
+        """Whether it is reached by a URL; `http` is Harbor's short name for the present form of that."""
+        return self.transport in ("http", "streamable-http")
 
 
 class Artifact(_Table, frozen=True):
@@ -197,7 +205,7 @@ class TaskStep(msgspec.Struct, frozen=True):
     @property
     def instruction(self) -> str:
         """What the agent is told."""
-        return (self.folder / "instruction.md").read_text()
+        return strip_canary((self.folder / "instruction.md").read_text())
 
 
 class VerifierImage(msgspec.Struct, frozen=True):
@@ -255,15 +263,21 @@ class HarborTask(msgspec.Struct, frozen=True):
         return TaskStep(table.name, folder, agent, verifier, tests, artifacts, least, table.healthcheck)
 
     def verifier_image(self, step: TaskStep) -> VerifierImage:
-        """Return what the separate container of a step's tests is made from."""
+        """Return what the separate container of a step's tests is made from: the step's own image, then the task's."""
         table = step.verifier.environment or self.config.environment
-        if step.verifier.environment and step.verifier.environment.docker_image:
-            return VerifierImage(table, step.verifier.environment.docker_image, "", True)
-        for folder in reversed(step.tests):
+        for own, folder in self._verifier_sources(step):
+            if own and own.docker_image:
+                return VerifierImage(table, own.docker_image, "", True)
             if (folder / "Dockerfile").is_file():
                 return VerifierImage(table, "", str(folder), True)
         image = self.config.environment.docker_image or ""
         return VerifierImage(table, image, "" if image else str(self.build_folder), False)
+
+    def _verifier_sources(self, step: TaskStep) -> list[tuple[EnvironmentTable | None, Path]]:
+        """Return the tables and folders that may define the container of tests, in Harbor's order."""
+        of_step = [each.verifier.environment for each in self.config.steps if each.name == step.name]
+        of_task = (self.config.verifier.environment, self.folder / "tests")
+        return [*((table, step.folder / "tests") for table in of_step), of_task]
 
 
 def _mode(verifier: VerifierTable) -> Literal["shared", "separate"]:
@@ -307,137 +321,18 @@ def read_task(folder: Path) -> HarborTask:
     return HarborTask(folder, config)
 
 
-def find_refusals(task: HarborTask, *, allow_network: bool) -> list[str]:
-    """Return why a task cannot be run as its files say, a line each; none if everything is honoured."""
-    config = task.config
-    found = [*_check_files(task), *_check_environment(config.environment, "environment", allow_network)]
-    for step in task.steps:
-        where = f"steps {step.name}: " if step.name else ""
-        checks = [*_check_step_files(step), *_check_agent(step.agent, config.environment)]
-        checks += _check_verifier(task, step, allow_network)
-        checks += [line for artifact in step.artifacts for line in _check_artifact(artifact)]
-        found += [f"{where}{line}" for line in checks]
-    if len({step.name for step in task.steps}) < len(task.steps):
-        found.append("[[steps]]: two have the same name")
-    for table, variables in _variables(config):
-        found += [f"[{table}] {name}: the variable {missing} is not set" for name, missing in _missing(variables)]
-    return found
+def strip_canary(text: str) -> str:
+    """Return an instruction without the marks at its beginning that keep benchmarks out of training data.
 
-
-def _check_files(task: HarborTask) -> Iterator[str]:
-    config = task.config
-    for name in COMPOSE_FILES:
-        if (task.build_folder / name).is_file():
-            yield f"environment/{name}: compose files (several containers) are not supported"
-    if not config.environment.docker_image and not (task.build_folder / "Dockerfile").is_file():
-        yield "environment/Dockerfile is missing, and [environment] has no docker_image"
-
-
-def _check_step_files(step: TaskStep) -> Iterator[str]:
-    if step.name and (PurePosixPath(step.name).name != step.name or step.name == ".."):
-        yield "the name is no name of a folder"
-        return
-    if not (step.folder / "instruction.md").is_file():
-        yield "instruction.md is missing"
-    separate = step.verifier.is_separate and step.verifier.environment and step.verifier.environment.docker_image
-    if not separate and not any((folder / "test.sh").is_file() for folder in step.tests):
-        yield "tests/test.sh is missing"
-    if (step.folder / "trajectory.json").is_file():
-        yield "trajectory.json: an earlier conversation cannot be continued"
-
-
-def _check_artifact(artifact: str | Artifact) -> Iterator[str]:
-    source = artifact_source(artifact)
-    if not is_safe_path(source):
-        yield f"artifacts: {source!r} is no absolute path without .."
-    if isinstance(artifact, str):
-        return
-    if artifact.service not in (None, "main"):
-        yield f"artifacts: service {artifact.service!r} is of a compose file, which is not supported"
-    if artifact.exclude:
-        yield f"artifacts: exclude of {source}: artifacts are kept whole"
-    if artifact.destination and not is_safe_path(f"/{artifact.destination}"):
-        yield f"artifacts: destination {artifact.destination!r} is no relative path without .."
-
-
-def _check_environment(table: EnvironmentTable, name: str, allow_network: bool) -> Iterator[str]:
-    if table.os.lower() != "linux":
-        yield f"[{name}] os = {table.os!r}: only linux containers run here"
-    if table.gpus or table.gpu_types or table.tpu:
-        yield f"[{name}] gpus, gpu_types, tpu: containers get no accelerators"
-    if table.network == "allowlist" or table.allowed_hosts:
-        yield f"[{name}] allowed_hosts: podman and docker cannot enforce a list of hosts"
-    if table.network == "public" and not allow_network:
-        yield f'[{name}] network_mode = "public": allow it with --allow-network, or write network_mode = "no-network"'
-    yield from _check_servers(table, name)
-    if table.skills_dir:
-        yield f"[{name}] skills_dir: the built-in agent has no folder of skills"
-    if table.workdir and not table.workdir.startswith("/"):
-        yield f"[{name}] workdir = {table.workdir!r}: give an absolute path"
-    for field, value in (("memory", table.memory), ("storage", table.storage)):
-        if value is not None and parse_size_mb(value) is None:
-            yield f"[{name}] {field} = {value!r}: write {field}_mb with a number of megabytes"
-    for field in ("cpus", "memory_mb", "storage_mb"):
-        number = getattr(table, field)
-        if number is not None and number <= 0:
-            yield f"[{name}] {field} = {number}: give a number above 0"
-
-
-def _check_servers(table: EnvironmentTable, name: str) -> Iterator[str]:
-    for server in table.mcp_servers:
-        where = f"[{name}] mcp_servers: {server.name}"
-        if name != "environment":
-            yield f"{where}: only the agent has MCP servers"
-        elif server.transport != "stdio":
-            only = 'only "stdio", a command inside the container, is supported'
-            yield f'{where}: transport = "{server.transport}": {only}'
-        elif not server.command:
-            yield f"{where}: command is missing"
-
-
-def _check_agent(table: AgentTable, environment: EnvironmentTable) -> Iterator[str]:
-    yield from _check_network(table, environment.network, "agent")
-
-
-def _check_network(table: AgentTable | VerifierTable, network: NetworkMode, name: str) -> Iterator[str]:
-    """Check a phase that has a network of its own: one container has one network from its start to its end."""
-    if table.network_mode is not None and table.network_mode != network:
-        yield f"[{name}] network_mode = {table.network_mode!r}: its container has that of [environment], {network!r}"
-    if table.allowed_hosts:
-        yield f"[{name}] allowed_hosts: podman and docker cannot enforce a list of hosts"
-
-
-def _check_verifier(task: HarborTask, step: TaskStep, allow_network: bool) -> Iterator[str]:
-    table, environment = step.verifier, task.config.environment
-    if table.environment_mode == "shared" and table.environment is not None:
-        yield '[verifier] environment goes with environment_mode = "separate"'
-    if table.is_separate:
-        image = task.verifier_image(step)
-        environment = image.table
-        if table.environment is not None:
-            yield from _check_environment(image.table, "verifier.environment", allow_network)
-        if any((folder / name).is_file() for folder in step.tests for name in COMPOSE_FILES):
-            yield "tests/docker-compose.yaml: compose files (several containers) are not supported"
-    yield from _check_network(table, environment.network, "verifier")
-    for collect in table.collect:
-        if collect.service != "main":
-            yield f"[[verifier.collect]] service {collect.service!r} is of a compose file, which is not supported"
-
-
-def _variables(config: TaskConfig) -> list[tuple[str, Mapping[str, str]]]:
-    return [
-        ("environment.env", config.environment.env),
-        ("verifier.env", config.verifier.env),
-        *((f"steps {step.name}: verifier.env", step.verifier.env) for step in config.steps),
-        ("solution.env", config.solution.env),
-    ]
-
-
-def _missing(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for name, value in variables.items():
-        match = _TEMPLATE.fullmatch(value)
-        if match and match[2] is None and match[1] not in os.environ:
-            yield name, match[1]
+    >>> strip_canary("<!-- canary 123 -->\\n\\nDo it.")
+    'Do it.'
+    """
+    lines = text.split("\n")
+    while lines and _CANARY.fullmatch(lines[0].strip()):
+        del lines[0]
+    while len(lines) > 1 and not lines[0].strip():
+        del lines[0]
+    return "\n".join(lines)
 
 
 def resolve_variables(variables: Mapping[str, str]) -> dict[str, str]:
@@ -446,7 +341,7 @@ def resolve_variables(variables: Mapping[str, str]) -> dict[str, str]:
     >>> resolve_variables({"A": "x", "B": "${ROLLBOOK_NOT_SET:-y}"})
     {'A': 'x', 'B': 'y'}
     """
-    matches = {name: _TEMPLATE.fullmatch(value) for name, value in variables.items()}
+    matches = {name: VARIABLE.fullmatch(value) for name, value in variables.items()}
     return {
         name: os.environ.get(match[1], match[2] or "") if (match := matches[name]) else value
         for name, value in variables.items()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rollbook.containers import CommandResult, ContainerHandle, KeptShell
 from rollbook.environments.environment import PROGRAM_S
 from rollbook.environments.tools import ToolMisuse
-from rollbook.errors import ContainerError, LimitReached
+from rollbook.errors import ContainerError, ImageError, LimitReached
 
 OUTPUT_BYTES = 12_000
 """Less than the limit of a tool's output, which would cut the end off: here both ends are kept."""
@@ -24,6 +24,7 @@ class AgentTerminal:
     def __init__(self, handle: ContainerHandle, user: str) -> None:
         self._handle, self.user = handle, user
         self._shell: KeptShell | None = None
+        self._had_shell = False
         self._deadline: float | None = None
 
     def set_deadline(self, timeout_s: float | None) -> None:
@@ -44,7 +45,13 @@ class AgentTerminal:
         """Run a command in the agent's shell, and return its output as the model sees it."""
         allowed = self.time_left()
         if self._shell is None:
-            self._shell = await self._handle.open_shell(user=self.user)
+            try:
+                self._shell = await self._handle.open_shell(user=self.user)
+            except ImageError as error:
+                if not self._had_shell:
+                    raise
+                return f"[no shell can be started: {error}]"  # the agent removed what it needs
+            self._had_shell = True
         wanted = min(allowed, timeout_s) if timeout_s and timeout_s > 0 else allowed
         try:
             result = await self._shell.run(command, wanted, OUTPUT_BYTES)
@@ -85,14 +92,14 @@ class AgentTerminal:
             new = text.replace(old, new)
         try:
             await self._handle.write(path, new.encode(errors="surrogateescape"), user=self.user)
-        except (OSError, ValueError) as error:
+        except (ImageError, OSError, ValueError) as error:
             raise ToolMisuse(str(error)) from None
         return f"wrote {path}, {len(new)} characters"
 
     async def _read(self, path: str) -> str:
         try:
             data = await self._handle.read(path, max_bytes=MAX_EDITED_BYTES, user=self.user)
-        except (FileNotFoundError, ValueError) as error:
+        except (FileNotFoundError, ImageError, ValueError) as error:
             raise ToolMisuse(str(error)) from None
         return data.decode(errors="surrogateescape")
 

@@ -1,12 +1,14 @@
-"""The MCP servers of a task: processes inside its container whose tools the agent gets, one set for each rollout."""
+"""The MCP servers of a task, inside its container; the agent gets their tools. Each rollout has its own."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from rollbook.containers import ContainerHandle
+from rollbook.containers import ContainerHandle, forward_out
 from rollbook.core import JSON
 from rollbook.environments.environment import McpServer
 from rollbook.environments.harbor.task_files import McpTable
@@ -16,7 +18,8 @@ from rollbook.errors import RolloutFailed, UsageError
 if TYPE_CHECKING:
     from rollbook.environments.mcp import McpSession
 
-LISTING_S = 60.0
+LISTING_S = STARTING_S = 60.0
+DEFAULT_PORT = 80
 
 
 class TaskServers:
@@ -25,6 +28,7 @@ class TaskServers:
     def __init__(self, handle: ContainerHandle, tables: Sequence[McpTable]) -> None:
         self._handle, self._tables = handle, tables
         self._sessions: list[McpSession] = []
+        self._forwarders = AsyncExitStack()
         self._session_of_tool: dict[str, McpSession] = {}
         self.tools: list[JSON] = []
 
@@ -40,12 +44,22 @@ class TaskServers:
             self.tools += tools.values()
 
     async def _open(self, table: McpTable, user: str) -> McpSession:
-        assert table.command
-        argv = self._handle.exec_command([table.command, *table.args], user=user)
-        session = _load_session_class()(McpServer(command=argv, name=table.name), None, None)
+        session = _load_session_class()(await self._make_server(table, user), None, None)
         self._sessions.append(session)
         await session.open()
         return session
+
+    async def _make_server(self, table: McpTable, user: str) -> McpServer:
+        """Return the server as this process reaches it: by a command of the runtime, or by a port that leads inside."""
+        if table.is_http:
+            assert table.url
+            address = urlsplit(table.url)
+            port = await self._forwarders.enter_async_context(
+                forward_out(self._handle, address.port or DEFAULT_PORT, STARTING_S)
+            )
+            return McpServer(url=address._replace(netloc=f"127.0.0.1:{port}").geturl(), name=table.name)
+        assert table.command
+        return McpServer(command=self._handle.exec_command([table.command, *table.args], user=user), name=table.name)
 
     async def _list(self, session: McpSession, table: McpTable) -> list[JSON]:
         try:
@@ -64,9 +78,10 @@ class TaskServers:
             raise ToolMisuse(f"{name} took longer than {timeout_s:g} s") from None
 
     async def stop(self) -> None:
-        """Disconnect; a server ends with its standard input."""
+        """Disconnect; a server that is a command ends with its standard input."""
         sessions, self._sessions, self._session_of_tool = self._sessions, [], {}
         await asyncio.gather(*(session.close() for session in sessions))
+        await self._forwarders.aclose()
 
 
 def _load_session_class() -> type[McpSession]:

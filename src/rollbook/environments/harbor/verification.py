@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.containers import Container, ContainerHandle, ContainerHost, restore_pristine_files
+from rollbook.environments.harbor.healthchecks import wait_until_healthy
 from rollbook.environments.harbor.rewards import read_rewards
 from rollbook.environments.harbor.task_files import TaskStep, VerifierTable, resolve_variables, user_name
 from rollbook.errors import ContainerError, RolloutFailed
@@ -76,6 +77,8 @@ async def run_separate_tests(
     """Run the tests in a container of their own, which gets nothing of the agent but the artifacts."""
     handle = await host.start(container)
     try:
+        if step.verifier.environment and step.verifier.environment.healthcheck:
+            await wait_until_healthy(handle, step.verifier.environment.healthcheck, user_name(step.verifier.user))
         for artifact in artifacts:
             await handle.upload(artifact.place, artifact.source)
         staged = f"/.rollbook-tests-{secrets.token_hex(8)}"
@@ -119,7 +122,7 @@ def _prepare_entry(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 async def _place_tests(handle: ContainerHandle, staged: str) -> None:
     """Replace whatever the agent put at /tests and /logs/verifier."""
     moves = [f"rm -rf {TESTS}", f"mv {staged} {TESTS}"] if staged else [f"chmod +x {TESTS}/test.sh"]
-    moves += [f"rm -rf {VERIFIER_LOGS}"]
+    moves += [f"if [ -h {LOGS} ] || [ ! -d {LOGS} ]; then rm -rf {LOGS}; fi", f"rm -rf {VERIFIER_LOGS}"]
     moves += [f"mkdir -p {VERIFIER_LOGS}", f"chmod 777 {VERIFIER_LOGS}"]
     result = await handle.run(" && ".join(moves), user="0", timeout_s=SETUP_S)
     if result.exit_code:

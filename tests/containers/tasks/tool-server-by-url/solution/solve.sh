@@ -1,0 +1,2 @@
+#!/bin/bash
+echo green-by-url > /app/word.txt

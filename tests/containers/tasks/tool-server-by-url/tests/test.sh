@@ -1,0 +1,3 @@
+#!/bin/bash
+[ "$(cat /app/word.txt)" = "green-by-url" ]
+echo $((1 - $?)) > /logs/verifier/reward.txt
