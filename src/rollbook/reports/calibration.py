@@ -8,7 +8,7 @@ import msgspec
 
 from rollbook.book import Book, CountedLines
 from rollbook.core import BUILTIN_PREFIX
-from rollbook.stats import RaterAgreement, compare_raters
+from rollbook.stats import RatedItem, RaterAgreement, compare_raters
 
 CALIBRATION_TARGET = f"{BUILTIN_PREFIX}rubric_calibration"
 
@@ -16,6 +16,7 @@ CALIBRATION_TARGET = f"{BUILTIN_PREFIX}rubric_calibration"
 class _CalibrationScores(msgspec.Struct, frozen=True):
     judge: list[float]
     human: list[float]
+    scale: list[int]
 
 
 class _CalibrationInfo(msgspec.Struct, frozen=True):
@@ -43,10 +44,7 @@ def measure_calibration(books: Sequence[Book]) -> dict[str, RaterAgreement]:
 
 
 def _compare(lines: Sequence[_CalibrationLine]) -> RaterAgreement:
-    items = [
-        (round(judged), round(human))
-        for line in lines
-        if line.info.calibration
-        for judged, human in zip(line.info.calibration.judge, line.info.calibration.human, strict=True)
-    ]
-    return compare_raters(items, [(line.reward, line.parts["human"]) for line in lines])
+    scores = [(line, line.info.calibration) for line in lines if line.info.calibration]
+    items = [RatedItem(*item) for _, each in scores for item in zip(each.judge, each.human, each.scale, strict=True)]
+    equal = sum(line.parts["human_agreement"] * len(each.judge) for line, each in scores) / len(items)
+    return compare_raters(items, [(line.reward, line.parts["human"]) for line in lines], equal)

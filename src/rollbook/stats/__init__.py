@@ -8,7 +8,7 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.stats.agreement import RaterAgreement, compare_raters
+    from rollbook.stats.agreement import RatedItem, RaterAgreement, compare_raters
     from rollbook.stats.columns import (
         NO_ANSWER,
         PASS_THRESHOLD,
@@ -45,6 +45,7 @@ __all__ = [
     "Ints",
     "Metrics",
     "PairedRun",
+    "RatedItem",
     "RaterAgreement",
     "RewardParts",
     "TaskProfile",

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 
+class RatedItem(NamedTuple):
+    """The scores that two raters gave one thing, each from 0 to `scale`."""
+
+    first: float
+    second: float
+    scale: int = 1
+
+
 class RaterAgreement(msgspec.Struct, frozen=True):
     """Two raters' scores of the same things. A number that is undefined (all scores equal) is None.
 
-    `agreement` and `kappa` are over `items`, scores in whole numbers; kappa is weighted by squared distance.
+    `agreement` is the share of `items` whose scores are taken for equal. `kappa` is weighted by the squared distance of
+    the scores as shares of their scales.
     The correlations are over the `subjects`, with one number from each rater.
     """
 
@@ -36,24 +46,36 @@ class RaterAgreement(msgspec.Struct, frozen=True):
         return f"judge and people: {shares}, over {self.subjects} answers correlation {pearson} (rank {spearman})"
 
 
-def compare_raters(items: Sequence[tuple[int, int]], subjects: Sequence[tuple[float, float]]) -> RaterAgreement:
+def compare_raters(
+    items: Sequence[RatedItem], subjects: Sequence[tuple[float, float]], agreement: float
+) -> RaterAgreement:
     """Compare two raters by their scores of items, and by one number for each subject."""
-    equal = sum(a == b for a, b in items) / len(items)
     return RaterAgreement(
-        len(subjects), len(items), equal, compute_kappa(items), correlate(subjects), correlate_ranks(subjects)
+        len(subjects), len(items), agreement, compute_kappa(items), correlate(subjects), correlate_ranks(subjects)
     )
 
 
-def compute_kappa(pairs: Sequence[tuple[int, int]]) -> float | None:
+def compute_kappa(items: Sequence[RatedItem]) -> float | None:
     """Return Cohen's kappa, weighted by squared distance; of scores 0 and 1 that is the plain one.
 
-    >>> compute_kappa([(1, 1), (0, 0), (1, 0), (0, 0)])
+    What chance gives is computed for each scale by itself: scores of a longer scale are higher for both raters.
+
+    >>> compute_kappa([RatedItem(1, 1), RatedItem(0, 0), RatedItem(1, 0), RatedItem(0, 0)])
     0.5
     """
-    count, first, second = len(pairs), Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
-    observed = sum((a - b) ** 2 for a, b in pairs) / count
-    expected = sum((a - b) ** 2 * n * m for a, n in first.items() for b, m in second.items()) / count**2
+    observed = sum(((item.first - item.second) / item.scale) ** 2 for item in items)
+    by_scale: dict[int, list[RatedItem]] = {}
+    for item in items:
+        by_scale.setdefault(item.scale, []).append(item)
+    expected = sum(_expect_distance(scale, same) for scale, same in by_scale.items())
     return None if not expected else 1 - observed / expected
+
+
+def _expect_distance(scale: int, items: Sequence[RatedItem]) -> float:
+    """Return the sum of squared distances if the scores of one rater were assigned to the items by chance."""
+    first, second = Counter(item.first for item in items), Counter(item.second for item in items)
+    pairs = sum(((a - b) / scale) ** 2 * n * m for a, n in first.items() for b, m in second.items())
+    return pairs / len(items)
 
 
 def correlate(pairs: Sequence[tuple[float, float]]) -> float | None:

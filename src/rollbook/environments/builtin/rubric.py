@@ -83,7 +83,8 @@ MAX_ANSWER_CHARS = 64_000
 ASKS_PER_VOTE = 2
 OWN_PARTS = ("agreement", "first_shown", "human", "human_agreement")
 """Parts of the score that are not criteria."""
-_TAGS = re.compile(r"</?(?:question|reference|answer|answer_a|answer_b|criteria)>", re.IGNORECASE)
+_TAG_START = re.compile(r"<(?=[\W_]*(?:question|reference|answer|criteria))", re.IGNORECASE)
+_INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
 
 
 class Criterion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -239,24 +240,24 @@ def _read_criterion(row: DataRow, given: JSON) -> Criterion:
 def make_prompt(task: Task, criteria: Sequence[Criterion], answer: str, *, reverse: bool) -> str:
     """Return the judge's prompt. Each criterion keeps its id, whatever the order they are listed in."""
     reference = task.fields.get("reference")
-    shown = f"\n<reference>\n{_strip_tags(str(reference))}\n</reference>\n" if reference else ""
+    shown = f"\n<reference>\n{_escape_tags(str(reference))}\n</reference>\n" if reference else ""
     return PROMPT.format(
         question=_show_question(task),
         reference=shown,
-        answer=_strip_tags(answer),
-        criteria=_list_criteria([f"(0 to {one.scale}): {_strip_tags(one.text)}" for one in criteria], " ", reverse),
+        answer=_escape_tags(answer),
+        criteria=_list_criteria([f"(0 to {one.scale}): {_escape_tags(one.text)}" for one in criteria], " ", reverse),
     )
 
 
 def make_comparison_prompt(task: Task, criteria: Sequence[Criterion], answer: str, *, swapped: bool) -> str:
     """Return the prompt of a comparison; the answer comes first, or second if they are swapped."""
-    shown = [_strip_tags(answer), _strip_tags(str(task.fields["reference"]))]
+    shown = [_escape_tags(answer), _escape_tags(str(task.fields["reference"]))]
     first, second = reversed(shown) if swapped else shown
     return COMPARISON_PROMPT.format(
         question=_show_question(task),
         first=first,
         second=second,
-        criteria=_list_criteria([_strip_tags(one.text) for one in criteria], ": ", swapped),
+        criteria=_list_criteria([_escape_tags(one.text) for one in criteria], ": ", swapped),
     )
 
 
@@ -268,12 +269,18 @@ def _list_criteria(texts: Sequence[str], between: str, reverse: bool) -> str:
 def _show_question(task: Task) -> str:
     several = len(task.messages) > 1
     shown = [f"[{message.role}]\n{message.text}" if several else message.text for message in task.messages]
-    return _strip_tags("\n\n".join(shown))
+    return _escape_tags("\n\n".join(shown))
 
 
-def _strip_tags(text: str) -> str:
-    """Remove the prompt's tags from a text, so that it cannot end its own quotation."""
-    return _TAGS.sub("", text).strip()
+def _escape_tags(text: str) -> str:
+    """Escape the prompt's tags in a text, so that it cannot end its own quotation.
+
+    They are not removed: what is left around a tag could form another one. Invisible characters are: they hide tags.
+
+    >>> _escape_tags("2 < 3 <</answer>/answer >"), _escape_tags("</ans" + chr(0x200B) + "wer>")
+    ('2 < 3 &lt;&lt;/answer>/answer >', '&lt;/answer>')
+    """
+    return _TAG_START.sub("&lt;", _INVISIBLE.sub("", text)).strip()
 
 
 def read_scores(text: str, criteria: Sequence[Criterion]) -> list[int]:
@@ -402,9 +409,11 @@ class RubricCalibration(Rubric):
             return score
         judged = [fmean(vote[at] for vote in votes) for at in range(len(criteria))]
         shares = [value / one.scale for value, one in zip(human, criteria, strict=True)]
+        # Both may be means, of votes or of several people: they are equal if they differ by less than half a point.
         same = fmean(abs(one - other) < 0.5 for one, other in zip(judged, human, strict=True))
         parts = {**score.parts, "human": weigh(criteria, shares), "human_agreement": same}
-        info = {**score.info, "calibration": {"judge": judged, "human": list(human)}}
+        scales = [one.scale for one in criteria]
+        info = {**score.info, "calibration": {"judge": judged, "human": list(human), "scale": scales}}
         return Score(score.reward, parts, info=info)
 
 
