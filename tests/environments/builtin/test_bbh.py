@@ -76,7 +76,17 @@ def test_no_answer_is_wrong(text: str):
 
 
 def test_the_question_is_no_answer():
-    assert [task.id for task in QUESTIONS if score(task, task.prompt)] == []
+    for form in ("{prompt}", "{input}", "You asked:\n\n{input}\n", "{input}\n\n{input}", "Options:\n{options}"):
+        for task in QUESTIONS:
+            question = task.fields["input"]
+            copied = form.format(prompt=task.prompt, input=question, options=question.partition("Options:\n")[2])
+            assert score(task, copied) == 0.0, (task.id, form)
+
+
+def test_an_answer_after_a_copy_of_the_question_is_read():
+    for task in QUESTIONS[::7]:
+        assert score(task, f"{task.fields['input']}\n\nThe answer is {task.answer}") == 1.0, task.id
+        assert score(task, f"{task.fields['input']}\n{task.answer}") == 1.0, task.id
 
 
 def test_one_task_is_asked_by_its_name():
@@ -96,6 +106,10 @@ def test_the_target_is_not_shown():
     ("name", "text"),
     [
         ("navigate", "The answer is Yes or No."),
+        ("navigate", "The answer is No or Yes"),
+        ("navigate", "The answer is No/Yes"),
+        ("boolean_expressions", "The answer is False or True."),
+        ("boolean_expressions", "The answer is False and TRUE."),
         ("causal_judgement", "Is the answer yes? Is it no?"),
         ("formal_fallacies", "The answer is valid or invalid."),
         ("date_understanding", "The answer is (A) or (B)."),
@@ -116,6 +130,7 @@ def test_two_answers_are_none(name: str, text: str):
         ("word_sorting", "Sorted.\n\nFinal answer: syndrome, therefrom"),
         ("word_sorting", "The answer is **Syndrome**, **Therefrom**."),
         ("dyck_languages", "The answer is `]]`."),
+        ("dyck_languages", r"The answer is $\boxed{\text{] ]}}$."),
         ("boolean_expressions", "The answer is **false**."),
         ("navigate", "The answer is: no"),
         ("date_understanding", "The answer is (B) 12/25/1937."),

@@ -156,7 +156,9 @@ def _find_other_options(rest: str, label: str, options: dict[str, str]) -> Itera
     rest = _REASON.split(rest[:CLAIM_CHARS], maxsplit=1)[0]
     for other in (other for other in options if other != label):
         either = rf"{re.escape(other)}(?!\w)|(?<=\(){re.escape(other.lower())}(?=\))"
-        if other not in ("A", "I"):
+        if len(other) > 1:  # a word, such as Yes
+            either = rf"(?i:{re.escape(other)})(?!\w)"
+        elif other not in ("A", "I"):
             either += rf"|(?:(?<=or )|(?<=and )|(?<=/)){re.escape(other.lower())}(?!\w)"
         for found in re.finditer(rf"(?<![\w'’])(?:{either})", rest):
             if not _is_contrasted(rest[: found.start()], rest[found.end() :], word=other in ("A", "I")):

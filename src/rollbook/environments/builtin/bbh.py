@@ -51,6 +51,7 @@ TASKS = (
 WORD_PAIRS = (("Yes", "No"), ("True", "False"), ("valid", "invalid"))
 """Answers of tasks that have two possible ones."""
 
+_OPTIONS = "Options:\n"
 _OPTION = re.compile(r"^\(([A-Z])\)\s*(.*)$", re.MULTILINE)
 _LETTER = re.compile(r"\(([A-Z])\)")
 _NUMBER = re.compile(r"-?\d+")
@@ -58,6 +59,7 @@ _BRACKETS = re.compile(r"[()\[\]{}<>\s]+")
 _STATED = re.compile(r"\banswer\b[^\n.:]{0,40}?(?:\bis\b|:)[ \t*_:]*", re.IGNORECASE)
 _LIST_MARK = re.compile(r"^[ \t]*(?:\d+[.)]|[-*•])\s+", re.MULTILINE)
 _BOX_LINE = re.compile(r"\\boxed\s*\{(.*)\}")
+_TEXT_LINE = re.compile(r"\\(?:text|textbf|mathrm|mathtt)\s*\{(.*)\}")
 _SEPARATORS = re.compile(r"[\s,;]+|->|→")
 
 
@@ -116,7 +118,7 @@ def read_answer(text: str, question: str, target: str) -> str | None:
     >>> read_answer("**Answer:** ] ) }", "Complete [ ...", "] )"), read_answer("It is -7.", "2 - 9 =", "-7")
     ('] ) }', '-7')
     """
-    text = strip_thinking(text)
+    text = _remove_question(strip_thinking(text), question)
     if _LETTER.fullmatch(target):
         letter = read_letter(text, dict(_OPTION.findall(question)), lenient=True)
         return letter and f"({letter})"
@@ -129,6 +131,15 @@ def read_answer(text: str, question: str, target: str) -> str | None:
     if _BRACKETS.fullmatch(target):
         return _read_brackets(text)
     return _normalize_words(find_final_text(text)) or None
+
+
+def _remove_question(text: str, question: str) -> str:
+    """Remove a copy of the question, and of its options: the last option of a list is no answer."""
+    at = question.find(_OPTIONS)
+    options = question[at:] if at >= 0 else ""
+    for copied in filter(None, (question.strip(), options.strip())):
+        text = text.replace(copied, "\n")
+    return text
 
 
 def is_target(answer: str, target: str) -> bool:
@@ -166,6 +177,8 @@ def _read_brackets(text: str) -> str | None:
     # Braces that are part of the answer need not be balanced, so a box ends with its line.
     boxed = _BOX_LINE.match(text, max(0, text.rfind("\\boxed")))
     inside = boxed[1] if boxed and not find_tagged(text) else find_final_text(text)
+    if written := _TEXT_LINE.fullmatch(inside.strip()):
+        inside = written[1]
     bare = re.sub(r"\\([{}])", r"\1", inside).strip(" \t\n.,`*_$\"'")
     return " ".join("".join(bare.split())) if bare and _BRACKETS.fullmatch(bare) else None
 
