@@ -217,7 +217,7 @@ build/peers/ready: Makefile | .venv/bin/python
 .venv-ifeval/ready: pyproject.toml | .venv/bin/python
 	@echo "Installing the authors' rules of IFEval into .venv-ifeval ..."
 	@.venv/bin/python -m venv .venv-ifeval
-	@.venv-ifeval/bin/python -m pip --disable-pip-version-check -qq install --editable '.[ifeval]' nltk immutabledict
+	@.venv-ifeval/bin/python -m pip --disable-pip-version-check -qq install --editable '.[ifeval]' nltk immutabledict packaging
 	@.venv-ifeval/bin/python -m pip --disable-pip-version-check -qq install --no-deps 'lm-eval>=0.4.9' \
 	  || { echo "make: NO LM-EVAL: it could not be installed" >&2; exit 1; }
 	@touch $@
