@@ -22,8 +22,8 @@ from rollbook.core import JSON_ERRORS, Message, Turn, add_crc
 from rollbook.environments.answers.choices import read_letter
 from rollbook.environments.answers.comparison import is_same_answer, parse_number
 from rollbook.environments.answers.extraction import extract_answer, extract_math_answer, find_last_number, last_block
-from rollbook.environments.harbor.rewards import parse_json, parse_text
 from rollbook.environments.harbor import find_refusals, read_task
+from rollbook.environments.harbor.rewards import parse_json, parse_text
 from rollbook.errors import RollbookError
 from rollbook.gym.responses import read_response
 from rollbook.gym.rows import read_task as read_gym_task
