@@ -22,7 +22,7 @@ from support.alive import alive, eventually
 T = TypeVar("T")
 
 SOURCE = """
-import ctypes, os, sys, time
+import ctypes, os, signal, subprocess, sys, time
 from rollbook import Environment, Score, Task
 
 class Odd(Environment):
@@ -32,6 +32,18 @@ class Odd(Environment):
     def verify(self, task, rollout):
         match rollout.text:
             case "hang": time.sleep(60)
+            case "cancelled":
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    os.kill(os.getpid(), number)
+                time.sleep(0.1)
+            case "terminates":
+                child = os.fork()
+                if child == 0:
+                    time.sleep(60)
+                os.kill(child, signal.SIGTERM)
+                program = subprocess.Popen(["sleep", "60"])
+                program.terminate()
+                return Score(1.0, answer=f"{os.waitpid(child, 0)[1]} {program.wait()}")
             case "raise": raise KeyError("nope")
             case "exit": sys.exit(0)
             case "vanish": os._exit(0)
@@ -150,6 +162,16 @@ def test_a_bad_verifier_fails_its_own_rollout_and_no_other(tmp_path: Path, text:
     found = play(tmp_path, work)
     assert found[20] == kind
     assert all(isinstance(score, Score) for score in found[:20] + found[21:])
+
+
+def test_signals_of_a_job_that_is_cancelled_do_not_end_a_verifier(tmp_path: Path) -> None:
+    assert isinstance(play(tmp_path, lambda runtime: verdict(runtime, "cancelled")), Score)
+
+
+def test_what_a_verifier_starts_can_be_terminated(tmp_path: Path) -> None:
+    found = play(tmp_path, lambda runtime: verdict(runtime, "terminates"))
+    assert isinstance(found, Score)
+    assert found.answer == "15 -15"
 
 
 def test_a_fork_inside_verify_answers_once(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ or notices the exit. The memory limit of environment processes is set here.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -169,7 +171,33 @@ def _load_handler(channel: WorkerChannel, start: StartMessage) -> CallHandler:
     return handler
 
 
+WORKERS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def leave_signals_to_worker() -> None:
+    """Let the worker decide when this process ends: a batch system that cancels a job signals every process of it.
+
+    The handler does nothing. SIG_IGN would be inherited by programs that the environment starts and wants to terminate.
+    """
+    for number in WORKERS_SIGNALS:
+        signal.signal(number, lambda *_: None)
+    # Blocked during a fork: a signal to a child that has not restored its handlers yet would be lost.
+    block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, WORKERS_SIGNALS)
+    os.register_at_fork(before=block, after_in_parent=_unblock_signals, after_in_child=_restore_signals)
+
+
+def _restore_signals() -> None:
+    for number in WORKERS_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    _unblock_signals()
+
+
+def _unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WORKERS_SIGNALS)
+
+
 if __name__ == "__main__":
+    leave_signals_to_worker()
     die_with_parent()
     become_subreaper()
     serve_calls(WorkerChannel(socket.socket(fileno=int(sys.argv[1]))))
