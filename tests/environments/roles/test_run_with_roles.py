@@ -310,6 +310,16 @@ def test_the_cost_of_roles_is_limited_with_that_of_the_policy(tmp_path):
         assert len(user.asked) in (10, 12), "one rollout makes two calls for 0.022"
 
 
+def test_negative_tokens_of_a_role_do_not_lower_the_cost(tmp_path):
+    with RoleServer() as user:
+        user.usage = {"prompt_tokens": -2000, "completion_tokens": 5}
+        given = {"user": {"model": user.url, "price": "in=1000,out=1000"}}
+        report = play(write(tmp_path, ASYNC), tmp_path / "a", roles=given, max_cost=0.01).report
+    assert (report.roles["user"].prompt_tokens, report.roles["user"].cost) == (0, 0)
+    warning = "warning: 3 rollouts report no token counts of roles, so that the cost of these is too low"
+    assert report.warnings == [warning]
+
+
 def test_a_comparison_names_roles_that_differ(tmp_path):
     env = write(tmp_path, ASYNC)
     with RoleServer() as user, RoleServer(name="actor-2") as other:
