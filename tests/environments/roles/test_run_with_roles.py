@@ -232,6 +232,26 @@ def test_another_start_may_have_another_address_but_not_another_model(tmp_path):
         assert Book(tmp_path / "a").last_settings().roles["user"].urls == [moved.url]
 
 
+def test_another_address_of_a_role_keeps_its_price_its_key_variable_and_its_headers(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEAM", "red-team")
+    monkeypatch.setenv("ACTOR_KEY", "k-1")
+    commands, env = Commands(tmp_path), write(tmp_path, ASYNC)
+    with RoleServer() as one, RoleServer() as two:
+        given = [f"user={one.url}", "user.price=in=1000,out=1000", "user.headers.X-Team=TEAM", "user.key_env=ACTOR_KEY"]
+        roles = [word for each in given for word in ("--role", each)]
+        start = commands.run("run", env, "-m", "scripted:said.jsonl", *roles, "--max-cost", 0.03, "-c", 1, "-o", "a")
+        assert start.code == 3, start.stderr
+        again = commands.run("resume", "a", "--role", f"user={two.url}", "--max-cost", 1)
+        assert again.code == 0, again.stderr
+    first, second = (round_.settings.roles["user"] for round_ in Book(tmp_path / "a").rounds())
+    assert (second.urls, second.price, second.key_env, second.headers) == (
+        [two.url],
+        first.price,
+        "ACTOR_KEY",
+        {"X-Team": "TEAM"},
+    )
+
+
 def test_plan_needs_the_name_of_a_roles_model(tmp_path):
     env = write(tmp_path, ASYNC)
     given = {"model": "http://127.0.0.1:9/v1"}

@@ -265,10 +265,25 @@ def endpoint_kind(planned: ModelSpec) -> str:
     return planned.kind if planned.kind in ENDPOINT_KINDS else "chat"
 
 
-def change_roles(planned: Mapping[str, RoleSpec], before: Mapping[str, RoleSettings], settings: Settings) -> Settings:
-    """Return settings in which new addresses of roles are resolved, and what was not given is as before.
+def merge_roles(before: Mapping[str, RoleSettings], given: Mapping[str, RoleSettings]) -> dict[str, RoleSettings]:
+    """Return the roles of a next start: what was given for it, and what was not given as before.
 
-    `settings.roles` has what was given for the next start. Another address may take other names of parameters.
+    A provider has a key variable and headers of its own.
+    """
+    merged = dict(before)
+    for role, each in given.items():
+        kept = ("price",) if is_provider_target(each.urls) else ("key_env", "headers", "price")
+        last = before.get(role, RoleSettings())
+        merged[role] = msgspec.structs.replace(
+            each, **{name: getattr(each, name) or getattr(last, name) for name in kept}
+        )
+    return merged
+
+
+def change_roles(planned: Mapping[str, RoleSpec], before: Mapping[str, RoleSettings], settings: Settings) -> Settings:
+    """Return settings in which new addresses of roles are resolved.
+
+    `settings.roles` are those of the next start, merged. Another address may take other names of parameters.
     """
     found = dict(before)
     for role, given in settings.roles.items():
@@ -280,16 +295,9 @@ def change_roles(planned: Mapping[str, RoleSpec], before: Mapping[str, RoleSetti
             field = "name" if given.name else "sampling"
             raise UsageError(f"--role {role}.{field}: it is part of what this run means; start a new run for another")
         if not given.urls:
-            kept = {name: getattr(given, name) or getattr(last, name) for name in ("key_env", "headers", "price")}
-            found[role] = msgspec.structs.replace(last, **kept)
+            found[role] = msgspec.structs.replace(given, urls=last.urls, wire_names=last.wire_names)
             continue
-        hosted = is_provider_target(given.urls)
-        named = msgspec.structs.replace(
-            given,
-            name="" if hosted else spec.model.name,
-            key_env=given.key_env or ("" if hosted else last.key_env),
-            price=given.price or last.price,
-        )
+        named = msgspec.structs.replace(given, name="" if is_provider_target(given.urls) else spec.model.name)
         new, found[role] = resolve_role(role, named, settings, kind=endpoint_kind(spec.model))
         if new.model != spec.model:
             raise UsageError(
