@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rollbook import Shortfall, UsageError, reverify, run
+from rollbook import Shortfall, UsageError, plan, reverify, run
 from rollbook.book import Book, rollouts
 from rollbook.core import Manifest, Settings
 from support.commands import Commands
@@ -58,6 +58,15 @@ def test_the_calls_of_a_judge_are_recorded_and_counted(problems):
     ] * 2
     assert {c.seed for c in found["word"].role_calls} == {found["word"].seed}
     assert result.report.roles["judge"].calls == 2
+
+
+@pytest.mark.parametrize("given", [{"judge": "embedded"}, {"roles": {"judge": "embedded"}}], ids=["judge", "role"])
+def test_the_embedded_model_can_judge(problems, given):
+    script = f"scripted:{problems / 'script.jsonl'}"
+    path = plan("math", script, out=problems / "a", data=str(problems / "rows.jsonl"), **given)
+    book = Book(path)
+    assert book.manifest.judge.kind == "embedded"
+    assert book.rounds()[0].settings.judge_urls == ["embedded"]
 
 
 def test_giving_both_is_refused(problems):

@@ -23,12 +23,9 @@ from rollbook.core import (
 )
 from rollbook.environments.judge import JUDGE_WORDING, JudgeClient, make_judge_settings
 from rollbook.environments.registry import LoadedEnvironment
-from rollbook.environments.roles.client import RoleClient, RoleWording, make_model_settings
+from rollbook.environments.roles.client import EMBEDDED, RoleClient, RoleWording, list_targets, make_model_settings
 from rollbook.errors import UsageError
 from rollbook.models import ENDPOINT_KINDS, is_provider_target, resolve_model
-
-EMBEDDED = "embedded"
-"""The target that names the embedded model as the model of a role."""
 
 
 class RunRoles(msgspec.Struct, frozen=True):
@@ -171,9 +168,8 @@ def resolve_role(
     check_sampling_values(given.sampling, f"--role {role}.sampling.")
     check_extra_sampling(_drop_own_fields(given.sampling), f"--role {role}.sampling")
     own = make_model_settings(role, given, settings)
-    targets = [] if given.urls == [EMBEDDED] else given.urls
     spec, own = RoleWording(role).explain(
-        lambda: resolve_model(targets, given.name, own, kind=kind, needs_key=needs_key)
+        lambda: resolve_model(list_targets(given.urls), given.name, own, kind=kind, needs_key=needs_key)
     )
     address = RoleSettings(
         urls=own.urls, key_env=own.api_key_env, headers=own.headers, wire_names=own.wire_names, price=given.price
@@ -194,10 +190,11 @@ def resolve_judge(
             raise UsageError(f"--judge-name {name}: give --judge URL as well")
         return None, msgspec.structs.replace(settings, judge_urls=[])
     own = make_judge_settings(settings)
-    spec, own = JUDGE_WORDING.explain(lambda: resolve_model(targets, name, own, kind=kind, needs_key=needs_key))
+    named = list_targets(targets)
+    spec, own = JUDGE_WORDING.explain(lambda: resolve_model(named, name, own, kind=kind, needs_key=needs_key))
     return spec, msgspec.structs.replace(
         settings,
-        judge_urls=own.urls,
+        judge_urls=own.urls or [EMBEDDED],  # no address would mean no judge
         judge_key_env=own.api_key_env,
         judge_headers=own.headers,
         judge_wire_names=own.wire_names,
