@@ -114,5 +114,8 @@ def test_an_environment_may_ask_the_judge_by_its_role(tmp_path):
             run(env, model, out=tmp_path / "a", judge=judge.url, progress=False, attempts={"judge_error": 1})
         assert caught.value.failed == {"judge_error": 1}
         judge.status = 200
+        with pytest.raises(UsageError, match="Kind cannot score without a judge: give --judge URL"):
+            reverify(tmp_path / "a", tmp_path / "b", judge="none")
+        assert not (tmp_path / "b").exists()
         assert reverify(tmp_path / "a", tmp_path / "b", judge=judge.url).report.overall.mean == 1.0
         assert reverify(tmp_path / "a", tmp_path / "c", judge=other.url, judge_name="other").report.overall.mean == 0.0
