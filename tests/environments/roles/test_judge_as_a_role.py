@@ -74,6 +74,18 @@ def test_giving_both_is_refused(problems):
         play(problems, "a", judge="http://127.0.0.1:9/v1", roles={"judge": "http://127.0.0.1:9/v1"})
 
 
+@pytest.mark.parametrize("value", ["abc", -3])
+def test_its_sampling_is_checked_as_that_of_other_roles(problems, value):
+    given = {"judge": {"model": "http://127.0.0.1:9/v1", "sampling": {"temperature": value}}}
+    with pytest.raises(UsageError, match=f"--role judge.sampling.temperature={value}: give a number from 0 on"):
+        play(problems, "a", roles=given)
+
+
+def test_the_name_of_its_key_variable_is_that_of_the_role(problems):
+    with pytest.raises(UsageError, match="no user or password in the URL; the key goes into JUDGE_API_KEY"):
+        play(problems, "a", judge="http://u:p@127.0.0.1:9/v1")
+
+
 def test_the_command_line_takes_it_too(problems):
     commands = Commands(problems)
     words = ["math", "--data", str(problems / "rows.jsonl"), "-m", f"scripted:{problems / 'script.jsonl'}"]

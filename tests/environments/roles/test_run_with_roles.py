@@ -576,6 +576,11 @@ def test_sampling_values_of_a_role_are_checked_before_anything_is_written(talk, 
     assert not (tmp_path / "a").exists()
 
 
+def test_a_password_in_the_address_names_the_key_variable_of_the_role(talk, tmp_path):
+    with pytest.raises(UsageError, match="no user or password in the URL; the key goes into USER_API_KEY"):
+        play(talk, tmp_path / "a", roles={"user": "http://u:p@127.0.0.1:9/v1"})
+
+
 def test_a_wrong_value_of_the_environment_is_named(tmp_path):
     env = write(tmp_path, ASYNC.replace("temperature=0.5", "temperature=-1"))
     with RoleServer() as user, pytest.raises(Shortfall, match="the role user was asked with temperature=-1: give a"):

@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 EMBEDDED = "embedded"
 """The target that names the embedded model as the model of a role."""
+KEY_ADVICE = f"the key goes into {Settings().api_key_env}"
+"""The whole advice: a provider's variable may have the same name, and is not that of a role."""
 OPENING_S = 30.0
 """How long the model of a role may be unreachable before the first rollout; later `--outage` is the limit."""
 CALL_TRIES = 3
@@ -56,6 +58,7 @@ class RoleWording:
             "--header ": f"--role {role}.headers.",
             "with -m": f"with --role {role}",
             "-m ": f"--role {role}=",
+            KEY_ADVICE: f"the key goes into {default_key_variable(role)}",
         }
 
     def rename(self, message: str) -> str:

@@ -125,6 +125,7 @@ def take_judge(roles: Mapping[str, RoleSettings], judge_urls: Sequence[str]) -> 
     given = roles.get(JUDGE, RoleSettings())
     if given.urls and judge_urls:
         raise UsageError(f"--role judge={given.urls[0]}: --judge {judge_urls[0]} is the same role; give one of them")
+    check_sampling_values(given.sampling, "--role judge.sampling.")
     kept = {role: each for role, each in roles.items() if role != JUDGE}
     if given.price:
         kept[JUDGE] = RoleSettings(price=given.price)
