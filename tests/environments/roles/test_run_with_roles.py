@@ -330,6 +330,18 @@ def test_the_cost_of_roles_is_limited_with_that_of_the_policy(tmp_path):
         assert len(user.asked) in (10, 12), "one rollout makes two calls for 0.022"
 
 
+def test_a_role_without_a_price_is_named_where_costs_are_limited(tmp_path):
+    words = [write(tmp_path, ASYNC), "-m", "scripted:said.jsonl", "--price", "in=1,out=1", "--max-cost", 1]
+    with RoleServer() as user:
+        done = Commands(tmp_path).run("run", *words, "--role", f"user={user.url}", "-o", "a")
+        free = Commands(tmp_path).run("run", *words, "--role", f"user={user.url}", "--role", "user.price=in=1,out=1")
+    assert done.code == free.code == 0, done.stderr
+    assert (
+        done.stderr.count("--max-cost counts no calls of the role user: it has no price; give --role user.price=") == 1
+    )
+    assert "counts no calls" not in free.stderr
+
+
 def test_negative_tokens_of_a_role_do_not_lower_the_cost(tmp_path):
     with RoleServer() as user:
         user.usage = {"prompt_tokens": -2000, "completion_tokens": 5}
