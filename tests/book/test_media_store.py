@@ -69,6 +69,7 @@ def test_file_and_folder_are_synced_before_the_reference_is_known(store, monkeyp
         ("file:pics/none.png", "no such file in the environment's folder"),
         ("file:pics/red.txt", "the name of an image ends in .png, .jpg"),
         ("file:pipe.png", "this is not a file"),
+        ("file:folder.png", "this is not a file"),
         ("file:big.png", "20,971,521 bytes; an image or a sound may have 20,971,520"),
         ("file:a\0b.png", "no such file"),
     ],
@@ -78,6 +79,7 @@ def test_paths_that_lead_out_and_what_is_no_image_are_refused(store, root, tmp_p
     (root / "link.png").symlink_to(tmp_path / "secret.png")
     (root / "inside").symlink_to(tmp_path)
     os.mkfifo(root / "pipe.png")
+    (root / "folder.png").mkdir()
     with open(root / "big.png", "wb") as file:
         file.truncate(MAX_MEDIA_BYTES + 1)
     with pytest.raises(UsageError, match=words):

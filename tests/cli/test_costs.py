@@ -101,6 +101,18 @@ def test_missing_token_counts_are_a_warning_where_there_is_a_price(
     assert "token counts" not in commands.run("run", sums, "-m", endpoint.url, "-n", 2, "-o", "free").stdout
 
 
+@pytest.mark.parametrize("fault", ["negative_usage", "huge_usage", "long_usage"])
+def test_token_counts_that_cannot_be_true_are_missing_ones(
+    fault: str, commands: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint = serve()
+    endpoint.switch(fault)
+    done = commands.run("run", sums, "-m", endpoint.url, "--price", PRICE, "-n", 2, "-o", "run")
+    assert done.code == 0, done.stderr
+    assert "warning: 2 rollouts report no token counts, so that the cost is too low" in done.stdout.splitlines()
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["cost"] == 0
+
+
 def test_a_new_price_is_applied_to_a_finished_run(
     commands: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook import run
+from rollbook import reverify, run
 from rollbook.book import Book, rollouts
 from rollbook.core import derive_role_seed
 
@@ -46,3 +46,29 @@ def test_a_real_model_plays_the_user(tmp_path: Path) -> None:
         assert said == [call.text for call in one.role_calls][: len(said)]
     use = result.report.roles["user"]
     assert (use.calls, use.cost) == (sum(len(r.role_calls) for r in rollouts(book)), None)
+
+
+JUDGED = """
+from rollbook import Environment, Task
+
+class Judged(Environment):
+    roles = ("judge",)
+
+    def tasks(self):
+        yield Task(id="sky", prompt="What colour is the sky?")
+
+    async def verify(self, task, rollout):
+        call = await self.model("judge").ask("Is this polite? " + rollout.text, max_tokens=8)
+        return float(bool(call.text))
+"""
+
+
+def test_a_real_model_judges_and_judges_again(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="the embedded model's runtime is not installed")
+    (tmp_path / "judged.py").write_text(JUDGED)
+    (tmp_path / "said.jsonl").write_text('{"answer": "Blue, sir."}')
+    model = f"scripted:{tmp_path / 'said.jsonl'}"
+    result = run(f"{tmp_path / 'judged.py'}:Judged", model, judge="embedded", out=tmp_path / "a", progress=False)
+    assert (result.report.scored, result.report.roles["judge"].calls) == (1, 1)
+    again = reverify(tmp_path / "a", tmp_path / "b", judge="embedded")
+    assert (again.report.scored, again.changed) == (1, 0)

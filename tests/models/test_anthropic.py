@@ -105,6 +105,11 @@ def test_thinking_is_reasoning() -> None:
     assert (done.message.reasoning, done.message.text) == ("I add.", "The answer is 42.")
 
 
+def test_a_count_that_cannot_be_true_is_not_hidden_by_a_sum() -> None:
+    usage = AnthropicUsage(input_tokens=100, output_tokens=5, cache_creation_input_tokens=-90)
+    assert to_chat_answer(AnthropicAnswer([], "end_turn", usage))["usage"] is None
+
+
 def test_tokens_of_the_cache_are_tokens_of_the_prompt() -> None:
     with Anthropic() as server:
         (done,) = complete(server)

@@ -356,6 +356,9 @@ _SPOILT = {
     "mismatch": lambda a: _first(a)["token_ids"].pop(),
     "no_ids": lambda a: (a.pop("prompt_token_ids"), _first(a).pop("token_ids")),
     "no_usage": lambda a: a.pop("usage"),
+    "negative_usage": lambda a: a["usage"].update(prompt_tokens=-20),
+    "huge_usage": lambda a: a["usage"].update(completion_tokens=1e30),
+    "long_usage": lambda a: a["usage"].update(prompt_tokens=10**30),
 }
 
 _CONTEXT = "This model's maximum context length is 2048 tokens. However, your request has 3000 input tokens."

@@ -31,6 +31,7 @@ class RoleServer:
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.gone, self.refuses = False, ""
+        self.usage: dict[str, float] | None = None  # what it reports instead of the tokens of an answer
 
     def __enter__(self) -> RoleServer:
         outer = self
@@ -56,7 +57,8 @@ class RoleServer:
                 if refused or outer.status != 200:
                     self.say(503 if refused else outer.status, {"error": {"message": "out of order"}})
                     return
-                self.say(200, completion(outer.answer(body["messages"])))
+                answer = completion(outer.answer(body["messages"]))
+                self.say(200, {**answer, **({"usage": outer.usage} if outer.usage else {})})
 
             def say(self, status: int, value: object) -> None:
                 raw = json.dumps(value).encode()

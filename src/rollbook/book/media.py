@@ -189,6 +189,8 @@ def read_file_part(part: ContentPart, roots: Sequence[Path]) -> Media:
     text = text.removeprefix("//") if text.startswith("///") else text
     suffix = choose_suffix(part, text)
     path = _find_file(text, roots)
+    if path.is_dir():  # a folder can be opened, but not as a file
+        raise UsageError(f"{text}: this is not a file")
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(handle, "rb") as file:
         found = os.fstat(handle)

@@ -48,6 +48,8 @@ class SpentTokens:
         """The calls of each role."""
         self.uncounted = 0
         """How many scored rollouts have a turn without counts, because the server reported none."""
+        self.uncounted_roles = 0
+        """How many rollouts have a call of a role with a price, but without counts."""
 
     @property
     def role_cost(self) -> float:
@@ -82,6 +84,7 @@ class SpentTokens:
                 self.uncounted += not failures and any(
                     not turn.prompt_tokens and not turn.completion_tokens for turn in line.turns
                 )
+                self.uncounted_roles += any(call.cost is not None and not call.is_counted for call in line.role_calls)
 
 
 def _decode_lines(block: bytes) -> list[_LineTokens]:

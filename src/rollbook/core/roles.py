@@ -61,6 +61,11 @@ class RoleCall(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """Whether the answer was cut by its token limit."""
         return self.finish_reason == "length"
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the server reported how many tokens it has."""
+        return bool(self.prompt_tokens or self.completion_tokens)
+
 
 class RoleUse(msgspec.Struct, frozen=True):
     """The calls of a role in all attempts of a run, and their tokens; `cost` is None without a price."""

@@ -14,7 +14,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from rollbook.book import SpentTokens
-from rollbook.core import Manifest, Rollout, Settings, TokenCounts, format_cost, parse_price
+from rollbook.core import JUDGE, Manifest, Rollout, Settings, TokenCounts, format_cost, parse_price
+from rollbook.environments import RunRoles
+from rollbook.models import ENDPOINT_KINDS
 
 READ_EVERY_S = 1.0
 JOURNALS_PER_S = 10
@@ -92,6 +94,20 @@ class CostMeter:
         while True:
             await asyncio.sleep(max(READ_EVERY_S, self._spent.journals / JOURNALS_PER_S))
             await asyncio.to_thread(self.read)
+
+
+def describe_unpriced(roles: RunRoles, settings: Settings) -> str:
+    """Return a note on roles whose calls `--max-cost` does not count; empty if there are none."""
+    models = {
+        **({JUDGE: roles.judge} if roles.judge else {}),
+        **{role: each.model for role, each in roles.others.items()},
+    }
+    priced = {role for role, given in settings.roles.items() if given.price}
+    free = [role for role, model in models.items() if model.kind in ENDPOINT_KINDS and role not in priced]
+    if settings.max_cost is None or not free:
+        return ""
+    why = f"--max-cost counts no calls of the role {' and '.join(free)}: it has no price"
+    return f"{why}; give --role {free[0]}.price=in=1,out=4"
 
 
 def estimate_cost(manifest: Manifest, settings: Settings) -> float | None:

@@ -41,6 +41,7 @@ from rollbook.environments import (
     explain_error,
     find_changed_file,
     is_tampered,
+    merge_roles,
     put_first_on_path,
     resolve_judge,
     source_root,
@@ -290,7 +291,7 @@ def change_settings(manifest: Manifest, base: Settings, changes: dict[str, JSON]
             raise UsageError(
                 f"--role judge.name={judge_name}: the name of the judge is part of what this run means; start a new run"
             )
-        changes = {**changes, **taken}
+        changes = {**changes, **taken, "roles": merge_roles(base.roles, taken["roles"])}
     settings = update_settings(base, changes)
     if "roles" in changes:
         settings = change_roles(manifest.roles, base.roles, settings)
@@ -315,9 +316,9 @@ def _change_model(planned: ModelSpec, settings: Settings, changes: dict[str, JSO
 
 def _change_judge(planned: ModelSpec, settings: Settings, changes: dict[str, JSON]) -> Settings:
     targets, usual = changes["judge_urls"], Settings()
-    forgotten: dict[str, JSON] = {"judge_wire_names": {}, "judge_headers": {}}
+    forgotten: dict[str, JSON] = {"judge_wire_names": {}}
     if is_provider_target(targets):
-        forgotten |= {"judge_key_env": usual.judge_key_env}
+        forgotten |= {"judge_key_env": usual.judge_key_env, "judge_headers": {}}
     start = msgspec.structs.replace(settings, **{k: v for k, v in forgotten.items() if k not in changes})
     spec, changed = resolve_judge(targets, "", start, kind=endpoint_kind(planned))
     if spec is not None:

@@ -43,6 +43,7 @@ from rollbook.environments import (
     take_judge,
     write_snapshot,
 )
+from rollbook.environments import load_environment as load_stored_environment
 from rollbook.errors import EndpointDown, RolloutFailed, UsageError
 from rollbook.reports import Report, make_report
 
@@ -234,6 +235,17 @@ def check_judge_given(old: Book, settings: Settings) -> None:
         )
 
 
+def check_judge_not_needed(old: Book, envs: Sequence[str]) -> None:
+    """Refuse to verify without a judge if an environment cannot score without one, as at the start of a run."""
+    others = parse_replacements(envs, list(old.manifest.environments))
+    for name, spec in old.manifest.environments.items():
+        if name not in others and not spec.appeals:
+            continue
+        cls = load_environment(others[name]).cls if name in others else type(load_stored_environment(spec, old.path))
+        if cls.needs_judge or JUDGE in cls.roles:
+            raise UsageError(f"{cls.__name__} cannot score without a judge: give --judge URL")
+
+
 def check_same_judge(old: Book, judge: ModelSpec | None, only: ReverifyOnly) -> None:
     """Refuse to mix scores of two judges."""
     before = old.manifest.judge
@@ -269,6 +281,8 @@ async def reverify(
     settings, judge_name = msgspec.structs.replace(settings, **taken), judge_name or given_name
     check_judge_given(old, settings)
     targets = [] if settings.judge_urls == [NO_JUDGE] else settings.judge_urls
+    if not targets:
+        check_judge_not_needed(old, envs)
     asked = find_asked_roles(old, envs, settings)
     meaning, judged = await choose_verifying_roles(old, asked, targets, judge_name, settings, display.note)
     went_on = (out / "run.json").exists()

@@ -42,6 +42,7 @@ from rollbook.core import (
 )
 from rollbook.engine.blends import add_blend_roles, load_run_environments
 from rollbook.engine.book_worker import work_on_book
+from rollbook.engine.costs import describe_unpriced
 from rollbook.engine.displays import make_progress_hooks
 from rollbook.engine.hooks import Hooks, HookThread, ObservedDisplay, log_warning
 from rollbook.engine.planning import change_settings, check_unchanged, plan, resolve_planned_model, resolve_run_model
@@ -243,6 +244,8 @@ async def plan_and_work(
     spec, settings = resolve_run_model([member.loaded for member in members], request)
     meaning, settings = resolve_roles(request.judge, request.judge_name, settings)
     check_roles([member.loaded for member in members], meaning)
+    if note := describe_unpriced(meaning, settings):
+        display.note(note)
     spec, settings = await probe_models(spec, meaning, settings, request.sampling, start, display.note)
     alone = settings.workers == 1 and worker_factory is None
     async with (

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rollbook.core import JUDGE, Message, ModelSpec, RoleSpec, Rollout, Sampling, Settings
+from rollbook.core import JUDGE, Message, ModelSpec, RoleSpec, Rollout, Sampling, Settings, default_key_variable
 from rollbook.environments import answers
 from rollbook.environments.roles.caller import make_role_call
-from rollbook.environments.roles.client import RoleClient, RoleWording
+from rollbook.environments.roles.client import KEY_ADVICE, RoleClient, RoleWording, list_targets
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
 from rollbook.models import Completion, read_context_limit
 
@@ -62,6 +62,7 @@ JUDGE_OPTIONS = {
     "--sampling": "--judge-sampling",
     "-m ": "--judge ",
     "with -m": "with --judge",
+    KEY_ADVICE: f"the key goes into {default_key_variable(JUDGE)}",
 }
 JUDGE_WORDING = RoleWording(JUDGE, JUDGE_OPTIONS)
 
@@ -254,7 +255,7 @@ def make_judge_settings(settings: Settings) -> Settings:
     """Return the settings of a run as those of its judge's model."""
     return msgspec.structs.replace(
         settings,
-        urls=settings.judge_urls,
+        urls=list_targets(settings.judge_urls),
         base_urls=[],
         api_key_env=settings.judge_key_env,
         headers=settings.judge_headers,

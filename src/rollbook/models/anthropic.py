@@ -17,7 +17,7 @@ from yarl import URL
 from rollbook.core import JSON, JSON_ERRORS, Message, ModelSpec, Sampling, Settings, ToolCall, decode, encode
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models.chat import ChatModel, EndpointModels
-from rollbook.models.chat_protocol import sampling_fields
+from rollbook.models.chat_protocol import is_token_count, sampling_fields
 from rollbook.models.model import Completion, join_url
 from rollbook.models.router import Replica, open_http_session
 from rollbook.models.server_errors import make_bad_completion
@@ -45,10 +45,10 @@ _DATA_URL = re.compile(r"data:([\w/+.-]+);base64,(.*)", re.DOTALL)
 class AnthropicUsage(msgspec.Struct):
     """The counts of tokens; those of the prompt that were written to or read from the cache are counted apart."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
+    input_tokens: int | float = 0
+    output_tokens: int | float = 0
+    cache_creation_input_tokens: int | float | None = None
+    cache_read_input_tokens: int | float | None = None
 
 
 class AnthropicAnswer(msgspec.Struct):
@@ -231,7 +231,7 @@ def to_chat_answer(answer: AnthropicAnswer) -> dict[str, JSON]:
 
 
 def _to_chat_usage(usage: AnthropicUsage | None) -> JSON:
-    if usage is None:
+    if usage is None or not all(map(is_token_count, msgspec.structs.astuple(usage))):  # a sum may hide a wrong count
         return None
     cached = usage.cache_read_input_tokens or 0
     return {

@@ -421,12 +421,12 @@ class ChatModel:
             raise self._explain_error_body(raw, error) from None
         assert choice.message is not None
         usage = answer.usage
-        counts = ((usage.prompt_tokens or 0) if usage else 0, (usage.completion_tokens or 0) if usage else 0)
+        prompt, completion = usage.read_counts() if usage else (None, None)
+        counts = prompt or 0, completion or 0
         ids: tuple[list[int] | None, list[int] | None, list[float] | None] = (None, None, None)
         if self.tokens and (exact := self._read_ids(answer, choice)):
             ids, counts = exact, (len(exact[0]), len(exact[1]))
-        details = usage.prompt_tokens_details if usage else None
-        cached = details.cached_tokens if details else None
+        cached = usage.read_cached() if usage else None
         return Completion(make_message(choice.message), Turn(*ids, *counts, reason, seconds, version, cached))
 
     def _read_ids(self, answer: ChatAnswer, choice: AnswerChoice) -> tuple[list[int], list[int], list[float]] | None:
@@ -436,12 +436,13 @@ class ChatModel:
         logprobs = choice.logprobs.content if choice.logprobs else None
         if answer.prompt_token_ids is None or choice.token_ids is None or logprobs is None:
             raise RolloutFailed("token_mismatch", WHERE, "the server did not return token ids with their logprobs")
+        prompt, completion = answer.usage.read_counts() if answer.usage else (None, None)
         numbers = check_logprobs(
             answer.prompt_token_ids,
             choice.token_ids,
             [p.logprob for p in logprobs],
-            prompt_tokens=answer.usage.prompt_tokens if answer.usage else None,
-            completion_tokens=answer.usage.completion_tokens if answer.usage else None,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
         )
         return answer.prompt_token_ids, choice.token_ids, numbers
 

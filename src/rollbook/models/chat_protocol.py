@@ -73,15 +73,47 @@ class AnswerChoice(msgspec.Struct, gc=False):
 class AnswerPromptDetails(msgspec.Struct, gc=False):
     """More about the tokens of the prompt."""
 
-    cached_tokens: int | None = None
+    cached_tokens: int | float | None = None
+
+
+MAX_TOKEN_COUNT = 2**40
+"""No call has more tokens; a server that reports more is not believed."""
+
+
+def is_token_count(value: float | None) -> bool:
+    """Return whether a count that a server reports can be true; None is one that it does not report.
+
+    >>> [is_token_count(value) for value in (None, 0, 20, -20, 1e30, 2.5)]
+    [True, True, True, False, False, False]
+    """
+    return value is None or (0 <= value <= MAX_TOKEN_COUNT and value == int(value))
 
 
 class AnswerUsage(msgspec.Struct, gc=False):
-    """The server's own count of tokens."""
+    """The server's own count of tokens, as it was sent; `read_counts` is what is believed."""
 
-    prompt_tokens: int | None = 0
-    completion_tokens: int | None = 0
+    prompt_tokens: int | float | None = 0
+    completion_tokens: int | float | None = 0
     prompt_tokens_details: AnswerPromptDetails | None = None
+
+    def read_counts(self) -> tuple[int | None, int | None]:
+        """Return the counts of the prompt and of the completion; both are unknown if one of them cannot be true.
+
+        A negative count would lower the cost of a run, so that it never reaches its limit.
+        """
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        if not (is_token_count(prompt) and is_token_count(completion)):
+            return None, None
+        return _to_int(prompt), _to_int(completion)
+
+    def read_cached(self) -> int | None:
+        """Return how many tokens of the prompt were cached; None if that is unknown or cannot be true."""
+        cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+        return _to_int(cached) if is_token_count(cached) else None
+
+
+def _to_int(count: float | None) -> int | None:
+    return None if count is None else int(count)
 
 
 class ChatAnswer(msgspec.Struct, gc=False):

@@ -411,18 +411,25 @@ def build_report(
 
 
 class Spending(msgspec.Struct, frozen=True):
-    """What all attempts cost, None without a price; `uncounted` scored rollouts report no counts of tokens."""
+    """What all attempts cost, None without a price; `uncounted` scored rollouts report no counts of tokens.
+
+    `uncounted_roles` rollouts have no counts of a role that has a price.
+    """
 
     cost: float | None = None
     uncounted: int = 0
     roles: dict[str, RoleUse] = {}
+    uncounted_roles: int = 0
 
     def list_warnings(self) -> list[str]:
-        """Return a warning if the cost leaves out rollouts."""
-        if not self.uncounted:
-            return []
-        who = "1 rollout reports" if self.uncounted == 1 else f"{self.uncounted} rollouts report"
-        return [f"warning: {who} no token counts, so that the cost is too low"]
+        """Return a warning if a cost leaves out rollouts."""
+        found = [(self.uncounted, "no token counts, so that the cost is too low")]
+        found.append((self.uncounted_roles, "no token counts of roles, so that the cost of these is too low"))
+        return [f"warning: {_name_reporters(count)} {what}" for count, what in found if count]
+
+
+def _name_reporters(count: int) -> str:
+    return "1 rollout reports" if count == 1 else f"{count} rollouts report"
 
 
 def read_spending(books: Sequence[Book]) -> Spending:
@@ -435,9 +442,11 @@ def read_spending(books: Sequence[Book]) -> Spending:
     roles: dict[str, RoleUse] = {}
     for role, use in (each for one in spent for each in one.roles.items()):
         roles[role] = roles.get(role, RoleUse()).add(use)
+    uncounted_roles = sum(each.uncounted_roles for each in spent)
     if price is None:
-        return Spending(roles=roles)
-    return Spending(sum(map(parse_price(price).cost, tokens)), sum(each.uncounted for each in spent), roles)
+        return Spending(roles=roles, uncounted_roles=uncounted_roles)
+    uncounted = sum(each.uncounted for each in spent)
+    return Spending(sum(map(parse_price(price).cost, tokens)), uncounted, roles, uncounted_roles)
 
 
 def read_cost(books: Sequence[Book]) -> float | None:

@@ -124,6 +124,8 @@ def test_more_votes_need_a_temperature(tmp_path):
         ({"criteria": [{"text": "x", "wieght": 2}]}, "wieght"),
         ({"criteria": [{"text": "x", "scale": 0}]}, "a scale from 1 on"),
         ({"criteria": [{"text": "x", "weight": -1}]}, "at least one must have a weight above 0"),
+        ({"criteria": [{"text": "x", "weight": 1e308}, {"text": "y", "weight": 1e308}]}, "not a finite number"),
+        ({"reference": ["Paris"]}, "reference: ['Paris'] is not text"),
         ({"criteria": [{"text": "x", "name": "a"}, {"text": "y", "name": "a"}]}, "two have the name 'a'"),
         ({"criteria": [{"text": "x", "name": "agreement"}]}, "'agreement' is that of another part of the score"),
     ],

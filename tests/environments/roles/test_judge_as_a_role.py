@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rollbook import Shortfall, UsageError, reverify, run
+from rollbook import Shortfall, UsageError, plan, reverify, run
 from rollbook.book import Book, rollouts
 from rollbook.core import Manifest, Settings
 from support.commands import Commands
@@ -60,9 +60,30 @@ def test_the_calls_of_a_judge_are_recorded_and_counted(problems):
     assert result.report.roles["judge"].calls == 2
 
 
+@pytest.mark.parametrize("given", [{"judge": "embedded"}, {"roles": {"judge": "embedded"}}], ids=["judge", "role"])
+def test_the_embedded_model_can_judge(problems, given):
+    script = f"scripted:{problems / 'script.jsonl'}"
+    path = plan("math", script, out=problems / "a", data=str(problems / "rows.jsonl"), **given)
+    book = Book(path)
+    assert book.manifest.judge.kind == "embedded"
+    assert book.rounds()[0].settings.judge_urls == ["embedded"]
+
+
 def test_giving_both_is_refused(problems):
     with pytest.raises(UsageError, match=r"--role judge=http.*: --judge http.* is the same role; give one of them"):
         play(problems, "a", judge="http://127.0.0.1:9/v1", roles={"judge": "http://127.0.0.1:9/v1"})
+
+
+@pytest.mark.parametrize("value", ["abc", -3])
+def test_its_sampling_is_checked_as_that_of_other_roles(problems, value):
+    given = {"judge": {"model": "http://127.0.0.1:9/v1", "sampling": {"temperature": value}}}
+    with pytest.raises(UsageError, match=f"--role judge.sampling.temperature={value}: give a number from 0 on"):
+        play(problems, "a", roles=given)
+
+
+def test_the_name_of_its_key_variable_is_that_of_the_role(problems):
+    with pytest.raises(UsageError, match="no user or password in the URL; the key goes into JUDGE_API_KEY"):
+        play(problems, "a", judge="http://u:p@127.0.0.1:9/v1")
 
 
 def test_the_command_line_takes_it_too(problems):
@@ -105,5 +126,8 @@ def test_an_environment_may_ask_the_judge_by_its_role(tmp_path):
             run(env, model, out=tmp_path / "a", judge=judge.url, progress=False, attempts={"judge_error": 1})
         assert caught.value.failed == {"judge_error": 1}
         judge.status = 200
+        with pytest.raises(UsageError, match="Kind cannot score without a judge: give --judge URL"):
+            reverify(tmp_path / "a", tmp_path / "b", judge="none")
+        assert not (tmp_path / "b").exists()
         assert reverify(tmp_path / "a", tmp_path / "b", judge=judge.url).report.overall.mean == 1.0
         assert reverify(tmp_path / "a", tmp_path / "c", judge=other.url, judge_name="other").report.overall.mean == 0.0

@@ -232,6 +232,26 @@ def test_another_start_may_have_another_address_but_not_another_model(tmp_path):
         assert Book(tmp_path / "a").last_settings().roles["user"].urls == [moved.url]
 
 
+def test_another_address_of_a_role_keeps_its_price_its_key_variable_and_its_headers(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEAM", "red-team")
+    monkeypatch.setenv("ACTOR_KEY", "k-1")
+    commands, env = Commands(tmp_path), write(tmp_path, ASYNC)
+    with RoleServer() as one, RoleServer() as two:
+        given = [f"user={one.url}", "user.price=in=1000,out=1000", "user.headers.X-Team=TEAM", "user.key_env=ACTOR_KEY"]
+        roles = [word for each in given for word in ("--role", each)]
+        start = commands.run("run", env, "-m", "scripted:said.jsonl", *roles, "--max-cost", 0.03, "-c", 1, "-o", "a")
+        assert start.code == 3, start.stderr
+        again = commands.run("resume", "a", "--role", f"user={two.url}", "--max-cost", 1)
+        assert again.code == 0, again.stderr
+    first, second = (round_.settings.roles["user"] for round_ in Book(tmp_path / "a").rounds())
+    assert (second.urls, second.price, second.key_env, second.headers) == (
+        [two.url],
+        first.price,
+        "ACTOR_KEY",
+        {"X-Team": "TEAM"},
+    )
+
+
 def test_plan_needs_the_name_of_a_roles_model(tmp_path):
     env = write(tmp_path, ASYNC)
     given = {"model": "http://127.0.0.1:9/v1"}
@@ -308,6 +328,28 @@ def test_the_cost_of_roles_is_limited_with_that_of_the_policy(tmp_path):
         with pytest.raises(Shortfall, match=r"stopped by --max-cost 0\.1"):
             play(env, tmp_path / "b", roles=given, samples=20, concurrency=64, max_cost=0.1)
         assert len(user.asked) in (10, 12), "one rollout makes two calls for 0.022"
+
+
+def test_a_role_without_a_price_is_named_where_costs_are_limited(tmp_path):
+    words = [write(tmp_path, ASYNC), "-m", "scripted:said.jsonl", "--price", "in=1,out=1", "--max-cost", 1]
+    with RoleServer() as user:
+        done = Commands(tmp_path).run("run", *words, "--role", f"user={user.url}", "-o", "a")
+        free = Commands(tmp_path).run("run", *words, "--role", f"user={user.url}", "--role", "user.price=in=1,out=1")
+    assert done.code == free.code == 0, done.stderr
+    assert (
+        done.stderr.count("--max-cost counts no calls of the role user: it has no price; give --role user.price=") == 1
+    )
+    assert "counts no calls" not in free.stderr
+
+
+def test_negative_tokens_of_a_role_do_not_lower_the_cost(tmp_path):
+    with RoleServer() as user:
+        user.usage = {"prompt_tokens": -2000, "completion_tokens": 5}
+        given = {"user": {"model": user.url, "price": "in=1000,out=1000"}}
+        report = play(write(tmp_path, ASYNC), tmp_path / "a", roles=given, max_cost=0.01).report
+    assert (report.roles["user"].prompt_tokens, report.roles["user"].cost) == (0, 0)
+    warning = "warning: 3 rollouts report no token counts of roles, so that the cost of these is too low"
+    assert report.warnings == [warning]
 
 
 def test_a_comparison_names_roles_that_differ(tmp_path):
@@ -544,6 +586,11 @@ def test_sampling_values_of_a_role_are_checked_before_anything_is_written(talk, 
     with RoleServer() as user, pytest.raises(UsageError, match=words):
         play(talk, tmp_path / "a", roles={"user": {"model": user.url, "sampling": sampling}})
     assert not (tmp_path / "a").exists()
+
+
+def test_a_password_in_the_address_names_the_key_variable_of_the_role(talk, tmp_path):
+    with pytest.raises(UsageError, match="no user or password in the URL; the key goes into USER_API_KEY"):
+        play(talk, tmp_path / "a", roles={"user": "http://u:p@127.0.0.1:9/v1"})
 
 
 def test_a_wrong_value_of_the_environment_is_named(tmp_path):

@@ -201,6 +201,11 @@ def make_rubric_task(row: DataRow, template: PromptTemplate | None) -> Task:
     task.fields["criteria"] = [msgspec.to_builtins(_read_criterion(row, each)) for each in given]
     if not any(each["weight"] > 0 for each in task.fields["criteria"]):
         raise UsageError(f"{row.where}: criteria: at least one must have a weight above 0")
+    if not math.isfinite(sum(abs(each["weight"]) for each in task.fields["criteria"])):
+        raise UsageError(f"{row.where}: criteria: the sum of the weights is not a finite number; give smaller ones")
+    reference = task.fields.get("reference")
+    if reference is not None and not isinstance(reference, str):
+        raise UsageError(f"{row.where}: reference: {reference!r:.80} is not text")
     _check_names(row, [each["name"] for each in task.fields["criteria"] if each["name"]])
     return task
 

@@ -28,6 +28,10 @@ from rollbook.models import ENDPOINT_KINDS, Completion, is_provider_target, open
 
 T = TypeVar("T")
 
+EMBEDDED = "embedded"
+"""The target that names the embedded model as the model of a role."""
+KEY_ADVICE = f"the key goes into {Settings().api_key_env}"
+"""The whole advice: a provider's variable may have the same name, and is not that of a role."""
 OPENING_S = 30.0
 """How long the model of a role may be unreachable before the first rollout; later `--outage` is the limit."""
 CALL_TRIES = 3
@@ -54,6 +58,7 @@ class RoleWording:
             "--header ": f"--role {role}.headers.",
             "with -m": f"with --role {role}",
             "-m ": f"--role {role}=",
+            KEY_ADVICE: f"the key goes into {default_key_variable(role)}",
         }
 
     def rename(self, message: str) -> str:
@@ -74,6 +79,15 @@ class RoleWording:
             return work()
         except UsageError as error:
             raise self.refuse(error) from None
+
+
+def list_targets(given: Sequence[str]) -> list[str]:
+    """Return the targets of a role as those of -m, which has none for the embedded model.
+
+    >>> list_targets(["embedded"])
+    []
+    """
+    return [] if list(given) == [EMBEDDED] else list(given)
 
 
 def make_model_settings(role: str, given: RoleSettings, settings: Settings) -> Settings:

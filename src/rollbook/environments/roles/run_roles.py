@@ -23,12 +23,9 @@ from rollbook.core import (
 )
 from rollbook.environments.judge import JUDGE_WORDING, JudgeClient, make_judge_settings
 from rollbook.environments.registry import LoadedEnvironment
-from rollbook.environments.roles.client import RoleClient, RoleWording, make_model_settings
+from rollbook.environments.roles.client import EMBEDDED, RoleClient, RoleWording, list_targets, make_model_settings
 from rollbook.errors import UsageError
 from rollbook.models import ENDPOINT_KINDS, is_provider_target, resolve_model
-
-EMBEDDED = "embedded"
-"""The target that names the embedded model as the model of a role."""
 
 
 class RunRoles(msgspec.Struct, frozen=True):
@@ -128,6 +125,7 @@ def take_judge(roles: Mapping[str, RoleSettings], judge_urls: Sequence[str]) -> 
     given = roles.get(JUDGE, RoleSettings())
     if given.urls and judge_urls:
         raise UsageError(f"--role judge={given.urls[0]}: --judge {judge_urls[0]} is the same role; give one of them")
+    check_sampling_values(given.sampling, "--role judge.sampling.")
     kept = {role: each for role, each in roles.items() if role != JUDGE}
     if given.price:
         kept[JUDGE] = RoleSettings(price=given.price)
@@ -171,9 +169,8 @@ def resolve_role(
     check_sampling_values(given.sampling, f"--role {role}.sampling.")
     check_extra_sampling(_drop_own_fields(given.sampling), f"--role {role}.sampling")
     own = make_model_settings(role, given, settings)
-    targets = [] if given.urls == [EMBEDDED] else given.urls
     spec, own = RoleWording(role).explain(
-        lambda: resolve_model(targets, given.name, own, kind=kind, needs_key=needs_key)
+        lambda: resolve_model(list_targets(given.urls), given.name, own, kind=kind, needs_key=needs_key)
     )
     address = RoleSettings(
         urls=own.urls, key_env=own.api_key_env, headers=own.headers, wire_names=own.wire_names, price=given.price
@@ -194,10 +191,11 @@ def resolve_judge(
             raise UsageError(f"--judge-name {name}: give --judge URL as well")
         return None, msgspec.structs.replace(settings, judge_urls=[])
     own = make_judge_settings(settings)
-    spec, own = JUDGE_WORDING.explain(lambda: resolve_model(targets, name, own, kind=kind, needs_key=needs_key))
+    named = list_targets(targets)
+    spec, own = JUDGE_WORDING.explain(lambda: resolve_model(named, name, own, kind=kind, needs_key=needs_key))
     return spec, msgspec.structs.replace(
         settings,
-        judge_urls=own.urls,
+        judge_urls=own.urls or [EMBEDDED],  # no address would mean no judge
         judge_key_env=own.api_key_env,
         judge_headers=own.headers,
         judge_wire_names=own.wire_names,
@@ -265,10 +263,25 @@ def endpoint_kind(planned: ModelSpec) -> str:
     return planned.kind if planned.kind in ENDPOINT_KINDS else "chat"
 
 
-def change_roles(planned: Mapping[str, RoleSpec], before: Mapping[str, RoleSettings], settings: Settings) -> Settings:
-    """Return settings in which new addresses of roles are resolved, and what was not given is as before.
+def merge_roles(before: Mapping[str, RoleSettings], given: Mapping[str, RoleSettings]) -> dict[str, RoleSettings]:
+    """Return the roles of a next start: what was given for it, and what was not given as before.
 
-    `settings.roles` has what was given for the next start. Another address may take other names of parameters.
+    A provider has a key variable and headers of its own.
+    """
+    merged = dict(before)
+    for role, each in given.items():
+        kept = ("price",) if is_provider_target(each.urls) else ("key_env", "headers", "price")
+        last = before.get(role, RoleSettings())
+        merged[role] = msgspec.structs.replace(
+            each, **{name: getattr(each, name) or getattr(last, name) for name in kept}
+        )
+    return merged
+
+
+def change_roles(planned: Mapping[str, RoleSpec], before: Mapping[str, RoleSettings], settings: Settings) -> Settings:
+    """Return settings in which new addresses of roles are resolved.
+
+    `settings.roles` are those of the next start, merged. Another address may take other names of parameters.
     """
     found = dict(before)
     for role, given in settings.roles.items():
@@ -280,16 +293,9 @@ def change_roles(planned: Mapping[str, RoleSpec], before: Mapping[str, RoleSetti
             field = "name" if given.name else "sampling"
             raise UsageError(f"--role {role}.{field}: it is part of what this run means; start a new run for another")
         if not given.urls:
-            kept = {name: getattr(given, name) or getattr(last, name) for name in ("key_env", "headers", "price")}
-            found[role] = msgspec.structs.replace(last, **kept)
+            found[role] = msgspec.structs.replace(given, urls=last.urls, wire_names=last.wire_names)
             continue
-        hosted = is_provider_target(given.urls)
-        named = msgspec.structs.replace(
-            given,
-            name="" if hosted else spec.model.name,
-            key_env=given.key_env or ("" if hosted else last.key_env),
-            price=given.price or last.price,
-        )
+        named = msgspec.structs.replace(given, name="" if is_provider_target(given.urls) else spec.model.name)
         new, found[role] = resolve_role(role, named, settings, kind=endpoint_kind(spec.model))
         if new.model != spec.model:
             raise UsageError(

@@ -9,8 +9,8 @@ import msgspec
 
 from rollbook.book import Book, CountedLines, FinalFailures, read_line_before
 from rollbook.core import FAILURE_KINDS, JSON, JUDGE, ModelSpec, RoleSettings, RoleSpec, Settings
+from rollbook.environments.roles.client import EMBEDDED
 from rollbook.environments.roles.run_roles import (
-    EMBEDDED,
     RunRoles,
     endpoint_kind,
     probe_roles,
