@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.book import tasks
+from rollbook.book import remove_unused_run, tasks
 from rollbook.book.book import Book, BookDraft, find_missing_samples
 from rollbook.book.durable_files import explain_disk_errors, lock_run
 from rollbook.core import Part, Task
@@ -61,6 +61,17 @@ def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
 def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     assert make_book(tmp_path / "run").plan.requested == 8
+
+
+def test_a_run_is_removed_only_while_nothing_was_recorded_in_it(tmp_path: Path) -> None:
+    unused, used, noted = (make_book(tmp_path / name).path for name in ("unused", "used", "noted"))
+    for path in (unused, used):
+        (path / "journals" / "w.1.jsonl").write_bytes(b"{}\n" if path is used else b"")
+    (noted / "notes.txt").touch()
+    for path in (unused, used, noted):
+        remove_unused_run(path)
+    assert [path.exists() for path in (unused, used, noted)] == [False, True, True]
+    assert (used / "run.json").exists()
 
 
 def test_duplicate_task_ids_are_an_error_and_leave_nothing_behind(tmp_path: Path) -> None:
