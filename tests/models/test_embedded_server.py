@@ -1,13 +1,16 @@
-"""How many threads the embedded model's server takes: as many as there are idle cores, within what it may use."""
+"""The embedded model's server: its settings, and its threads, which are as many as there are idle cores."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from rollbook.models import embedded_server
+from rollbook.processes import module_argv, start_ready
 
 BEFORE = "cpu  100 0 50 1000 200 0 10 5 0 0\ncpu0 1 2 3\n"
 
@@ -77,3 +80,43 @@ def test_where_nothing_is_known_every_core_counts(machine: Machine) -> None:
     machine.remove("/proc/stat")
     machine.remove("/sys/fs/cgroup/cpu.max")
     assert embedded_server.count_idle_cores() == 6
+
+
+RUNTIME = """
+import json, os, types
+
+class CommonParams:
+    def __init__(self):
+        self.model, self.cpuparams, self.cpuparams_batch = (types.SimpleNamespace() for _ in range(3))
+
+class Server:
+    listening_address = "http://127.0.0.1:1"
+
+    def __init__(self, params):
+        with open(os.environ["SEEN"], "w") as file:
+            json.dump(vars(params), file, default=vars)
+"""
+
+
+def test_the_server_publishes_its_address_and_serves_until_it_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "xllamacpp.py").write_text(RUNTIME)  # a stand-in: the real runtime needs weights
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    words = ["--weights", "some.gguf", "--slots", "4", "--context", "100", "--threads", "3"]
+
+    async def main() -> None:
+        child, info = await start_ready(
+            module_argv("rollbook.models.embedded_server", *words),
+            timeout_s=60,
+            env={**os.environ, "PYTHONPATH": paths, "SEEN": str(tmp_path / "seen.json")},
+        )
+        try:
+            await asyncio.sleep(0.2)
+            assert (info, child.returncode) == ({"url": "http://127.0.0.1:1"}, None)
+        finally:
+            await child.kill_tree()
+
+    asyncio.run(main())
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert (seen["model"], seen["n_parallel"], seen["n_ctx"], seen["port"]) == ({"path": "some.gguf"}, 4, 400, 0)
+    assert (seen["cpuparams"], seen["cpuparams_batch"]) == ({"n_threads": 3}, {"n_threads": 3})
+    assert seen["ui"] is False
