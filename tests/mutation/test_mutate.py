@@ -49,6 +49,16 @@ def test_a_mutant_is_killed_by_a_test_that_fails_or_hangs(tmp_path: Path, test: 
     assert mutate.is_killed(tmp_path, [["test_it.py"]], within_s=60, test_within_s=5) == killed
 
 
+def test_a_test_that_is_not_found_kills_no_mutant(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it():\n    assert True\n")
+    assert not mutate.is_killed(tmp_path, [["test_it.py::test_other"]], within_s=60)
+
+
+def test_a_mutant_that_cannot_be_imported_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("1 / 0\n\ndef test_it():\n    assert True\n")
+    assert mutate.is_killed(tmp_path, [["test_it.py::test_it"]], within_s=60)
+
+
 def test_the_tests_that_name_a_module_run_first() -> None:
     near, others = mutate.choose_tests(Path("src/rollbook/book/leases.py"))
     assert "tests/book/test_lease_peers.py" in near + others
