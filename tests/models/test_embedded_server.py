@@ -106,7 +106,7 @@ def test_the_server_publishes_its_address_and_serves_until_it_is_killed(tmp_path
     async def main() -> None:
         child, info = await start_ready(
             module_argv("rollbook.models.embedded_server", *words),
-            timeout_s=60,
+            timeout_s=30,
             env={**os.environ, "PYTHONPATH": paths, "SEEN": str(tmp_path / "seen.json")},
         )
         try:
