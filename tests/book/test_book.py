@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.book import tasks
+from rollbook.book import missing_run_error, remove_unused_run, tasks
 from rollbook.book.book import Book, BookDraft, find_missing_samples
 from rollbook.book.durable_files import explain_disk_errors, lock_run
 from rollbook.core import Part, Task
@@ -61,6 +61,17 @@ def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
 def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     assert make_book(tmp_path / "run").plan.requested == 8
+
+
+def test_a_run_is_removed_only_while_nothing_was_recorded_in_it(tmp_path: Path) -> None:
+    unused, used, noted = (make_book(tmp_path / name).path for name in ("unused", "used", "noted"))
+    for path in (unused, used):
+        (path / "journals" / "w.1.jsonl").write_bytes(b"{}\n" if path is used else b"")
+    (noted / "notes.txt").touch()
+    for path in (unused, used, noted):
+        remove_unused_run(path)
+    assert [path.exists() for path in (unused, used, noted)] == [False, True, True]
+    assert (used / "run.json").exists()
 
 
 def test_duplicate_task_ids_are_an_error_and_leave_nothing_behind(tmp_path: Path) -> None:
@@ -227,3 +238,46 @@ def test_a_file_system_without_locks_is_no_reason_not_to_ask(tmp_path: Path, mon
 def test_samples_below_the_first_planned_one_are_missing_too() -> None:
     parts = [Part((0, 2), (1, 2), [2])]
     assert list(find_missing_samples(parts, 3)) == [((0, 2), (0, 1)), ((0, 2), (2, 3))]
+
+
+def test_what_is_no_run_directory_is_said_to_be_what_it_is(tmp_path: Path) -> None:
+    make_book(tmp_path / "runs" / "one")
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    for name, reason in {
+        "file": "it is a file",
+        "none": "it does not exist",
+        "empty": "it has no run.json",
+        "runs": f"it is a folder of runs; name one of them, such as {tmp_path / 'runs' / 'one'}",
+    }.items():
+        assert str(missing_run_error(tmp_path / name)) == f"{tmp_path / name} is not a run directory: {reason}"
+
+
+@pytest.mark.parametrize("name", ["tasks.jsonl", "plan.json"])
+def test_a_file_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
+    path = make_book(tmp_path / "run").path
+    (path / name).unlink()
+    with pytest.raises(BookError, match=f"{name} is missing: restore it from a copy of the run"):
+        Book(path)
+
+
+def test_tasks_are_copied_with_what_they_show(tmp_path: Path) -> None:
+    source = make_book(tmp_path / "run", tasks=3)
+    with BookDraft(tmp_path / "copy") as draft:
+        draft.copy_tasks(source)
+        copied = draft.finish(source.manifest, source.plan.parts)
+    assert (copied.path / "tasks.jsonl").read_bytes() == (source.path / "tasks.jsonl").read_bytes()
+
+
+def test_a_draft_that_is_given_up_leaves_no_folder_that_was_made_for_it(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    with BookDraft(tmp_path / "here" / "new" / "deeper" / "run"):
+        pass
+    assert list(tmp_path.rglob("*")) == [tmp_path / "here"]
+
+
+def test_two_that_open_a_round_at_once_open_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = make_book(tmp_path / "run")
+    open_round(book)
+    monkeypatch.setattr(Book, "rounds", lambda self: [])  # the other one has not been seen yet
+    assert open_round(book).number == 2

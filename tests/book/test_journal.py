@@ -123,6 +123,31 @@ def test_a_disk_that_takes_nothing_breaks_the_journal_with_one_line(
     assert durable == []
     assert isinstance(journal.broken, BookUnwritable)
     assert "No space left" in str(journal.broken)
+    assert journal.segment == 2, "it was tried once more, and not again"
+
+
+def test_a_failed_write_after_one_that_succeeded_is_tried_again_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path / "run")
+    durable: list[JournalEntry] = []
+
+    async def go() -> Journal:
+        journal = Journal(book.path, "w", durable.extend)
+        journal.start()
+        for row in range(2):
+            fail_fsync(monkeypatch, 1)
+            await journal.add(JournalEntry(scored(book, row, 0)))
+            journal.flush_soon()
+            while len(durable) == row and not journal.broken:
+                await asyncio.sleep(0.01)
+            monkeypatch.undo()
+        await journal.close()
+        return journal
+
+    journal = asyncio.run(go())
+    assert journal.broken is None
+    assert keys(book) == [("t0", 0), ("t1", 0)]
 
 
 def test_what_is_durable_is_asked_for_in_the_middle_of_a_write_and_is_true(tmp_path: Path) -> None:

@@ -93,6 +93,24 @@ def test_a_gone_record_of_one_that_lives_after_all_is_void(workers: FourWorkers)
     assert workers.claims_of("d").claim_next().epoch == 1
 
 
+def test_the_folder_of_workers_is_listed_at_every_fourth_check_only(
+    workers: FourWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists: list[float] = []
+
+    def list_and_count(run: Path) -> tuple[set[str], set[str]]:
+        lists.append(workers.now)
+        return list_joined_and_gone(run)
+
+    monkeypatch.setattr("rollbook.book.leases.list_joined_and_gone", list_and_count)
+    for _ in range(9):
+        workers.now += 30
+        for presence in workers.presences.values():
+            write_heartbeat(workers.book.path, presence)
+        workers.monitors["a"].check()
+    assert lists == [30, 150, 270]
+
+
 def test_the_watch_passes_on_when_a_watcher_dies_too(tmp_path: Path) -> None:
     workers = FourWorkers(make_book(tmp_path / "run", tasks=64, samples=2, workers=8), "abcdefgh")
     dead = "bcdef"

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from rollbook.book import MediaStore, list_media
+from rollbook.book.media import read_files_into
 from rollbook.core import MAX_MEDIA_BYTES, Media, Message
 from rollbook.errors import BookError, UsageError
 from support.pictures import data_url, make_png, name_of
@@ -178,3 +179,36 @@ def test_what_no_model_could_be_sent_is_refused_with_its_place(store, root, tmp_
 def test_sounds_that_no_model_could_be_sent_are_refused(store, audio, words):
     with pytest.raises(UsageError, match=words):
         store.store_parts([Message("user", [{"type": "input_audio", "input_audio": audio}])])
+
+
+def test_damage_of_what_messages_refer_to_is_found(store, tmp_path):
+    good, lost = store.put(RED), Media(make_png(0, 255), "png").reference
+    assert list(store.find_damage(show(good))) == []
+    assert list(store.find_damage(show(lost))) == [f"{lost.replace(':', '/', 1)} is missing"]
+    assert list(store.find_damage(show("media:../run.json"))) == [
+        "media: '../run.json' is not the name of a stored image or sound"
+    ]
+    assert list(store.find_damage(show("https://host/a.png"))) == []
+    (tmp_path / "run" / "media" / RED.name).write_bytes(b"other")
+    assert list(MediaStore(tmp_path / "run").find_damage(show(good))) == [f"media/{RED.name} is not what was stored"]
+
+
+def test_a_copy_holds_everything_that_was_stored_and_no_damage(store, tmp_path):
+    store.put(RED)
+    (tmp_path / "copy").mkdir()
+    MediaStore(tmp_path / "copy").copy_from(tmp_path / "run")
+    assert [path.read_bytes() for path in list_media(tmp_path / "copy")] == [RED.data]
+    (tmp_path / "run" / "media" / RED.name).write_bytes(b"other")
+    with pytest.raises(BookError, match="is not what was stored"):
+        MediaStore(tmp_path / "copy").copy_from(tmp_path / "run")
+
+
+def test_data_of_answers_is_stored_where_it_can_be(store, tmp_path):
+    assert source_of(store.store_answered(show(data_url(RED.data)))) == RED.reference
+    assert source_of(store.store_answered(show("https://host/a.png"))) == "https://host/a.png"
+    assert [path.name for path in list_media(tmp_path / "run")] == [RED.name]
+
+
+def test_files_are_read_into_messages_where_nothing_is_stored(root):
+    assert source_of(read_files_into(show("file:pics/red.png"), [root])) == data_url(RED.data)
+    assert source_of(read_files_into(show("https://host/a.png"), [root])) == "https://host/a.png"

@@ -5,14 +5,35 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from rollbook.book import Journal, JournalEntry, Leases
+from rollbook.book import Book, BookDraft, Journal, JournalEntry, Leases
 from rollbook.book.claims import ChunkClaimer
 from rollbook.book.heartbeats import make_presence, write_heartbeat
 from rollbook.book.seals import write_seals
-from rollbook.book.status import name_state, read_exact_status, read_status
-from rollbook.core import Held, Seal
+from rollbook.book.status import has_pending, name_state, read_exact_status, read_status
+from rollbook.core import (
+    SCHEMA_VERSION,
+    EnvironmentSpec,
+    Held,
+    Limits,
+    Manifest,
+    ModelSpec,
+    Sampling,
+    Seal,
+    Task,
+    make_part,
+)
 from support.alive import open_fds
 from support.books import failed, make_book, open_round, scored
+
+
+def make_blend(path: Path, tasks: dict[str, int]) -> Book:
+    """Return a book with so many tasks of each environment, of two samples each."""
+    specs = {name: EnvironmentSpec(f"{name}.py", f"{name}:Env") for name in tasks}
+    manifest = Manifest(SCHEMA_VERSION, "f00d", 1.0, specs, ModelSpec("toy"), Sampling(), 2, 0, Limits(), {})
+    with BookDraft(path) as draft:
+        for name, count in tasks.items():
+            draft.add_tasks([Task(f"{name}-{at}", "?", answer="!") for at in range(count)], name)
+        return draft.finish(manifest, [make_part((0, sum(tasks.values())), (0, 2), 1)])
 
 
 def adds_up(path: Path) -> bool:
@@ -116,3 +137,31 @@ def test_looking_again_and_again_holds_no_file(tmp_path: Path) -> None:
     for _ in range(20):
         read_status(book.path)
     assert len(open_fds()) <= len(before)
+
+
+def test_counts_are_by_environment_where_there_are_several(tmp_path: Path) -> None:
+    book = make_blend(tmp_path / "run", {"a": 3, "b": 2})
+    open_round(book)
+
+    async def write() -> None:
+        journal = Journal(book.path, "w", lambda _: None)
+        journal.start()
+        for rollout in (scored(book, 0, 0), scored(book, 0, 1), failed(book, 2, 0), scored(book, 4, 1)):
+            await journal.add(JournalEntry(rollout))
+        await journal.close()
+
+    asyncio.run(write())
+    found = read_exact_status(book.path).environments
+    assert {name: (each.requested, each.scored, each.failed) for name, each in found.items()} == {
+        "a": (6, 2, 1),
+        "b": (4, 1, 0),
+    }
+    assert [each.pending for each in found.values()] == [3, 3]
+
+
+def test_a_run_has_pending_rollouts_until_all_are_sealed(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    open_round(book)
+    assert has_pending(book.path)
+    write_seals(book.path, {0: (Seal(1, 1, 1, {}, 0, {}), False)})
+    assert not has_pending(book.path)

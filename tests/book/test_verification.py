@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.book import Book, read_exact_status, verify_run
+from rollbook.book import Book, BookDraft, read_exact_status, verify_run
+from rollbook.core import Task, make_part
 from rollbook.engine.book_worker import BookJobSource
 from rollbook.errors import BookError
 from rollbook.reports import RunColumns
-from support.books import failed, make_book, open_round, scored
+from support.books import ENV, failed, make_book, open_round, scored
+from support.pictures import data_url, make_png, name_of
 
 
 @pytest.fixture
@@ -233,3 +235,37 @@ def test_edited_tasks_are_named_with_their_own_problem_although_a_round_is_damag
     problems = {Path(damage.path).name: damage.problem for damage in verify_run(run).damage}
     assert problems["tasks.jsonl"] == "was edited since the run began"
     assert "0001.json" in problems
+
+
+def make_book_with_image(path: Path) -> tuple[Book, Path]:
+    """Return a book whose second task shows an image, and the image."""
+    plain = make_book(path.with_name("plain"))
+    image = {"type": "image_url", "image_url": {"url": data_url(make_png())}}
+    with BookDraft(path) as draft:
+        tasks = [Task("t0", "?"), Task("t1", messages=[{"role": "user", "content": [image]}])]
+        count = draft.add_tasks(tasks, ENV)
+        book = draft.finish(plain.manifest, [make_part((0, count), (0, 1), 1)])
+    return book, path / "media" / name_of(make_png())
+
+
+def test_images_are_checked_with_the_run(tmp_path: Path) -> None:
+    book, image = make_book_with_image(tmp_path / "run")
+    assert image.exists()
+    found = verify_run(book.path)
+    assert found.damage == []
+    assert found.files == verify_run(tmp_path / "plain").files + 1
+
+
+def test_an_image_that_changed_is_named(tmp_path: Path) -> None:
+    book, image = make_book_with_image(tmp_path / "run")
+    image.write_bytes(b"other")
+    (damage,) = verify_run(book.path).damage
+    assert (damage.path, damage.problem) == (str(image), "is not what was stored")
+
+
+def test_an_image_that_is_missing_is_named_by_the_task_that_shows_it(tmp_path: Path) -> None:
+    book, image = make_book_with_image(tmp_path / "run")
+    image.unlink()
+    (damage,) = verify_run(book.path).damage
+    assert (damage.path, damage.line) == (str(book.path / "tasks.jsonl"), 2)
+    assert damage.problem == f"it shows media/{image.name}, which is missing"

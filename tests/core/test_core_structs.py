@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollbook.core import JSON, Group, Sampling, check_extra_sampling
 from rollbook.core.failure import FAILURE_KINDS, Failure, attempts_allowed, check_retry_rules, reopens
 from rollbook.core.journal_lines import FailedLine, ScoredLine, make_failed_line, make_scored_line
 from rollbook.core.json import iterate_lines
@@ -126,3 +127,81 @@ def test_a_task_may_allow_fewer_turns_and_only_then_its_line_says_so() -> None:
 def test_lines_of_a_file_come_with_their_numbers_and_offsets_and_blank_ones_are_skipped() -> None:
     found = list(iterate_lines(io.BytesIO(b'{"a":1}\n\n  \r\n{"b":2}')))
     assert found == [(1, 0, b'{"a":1}\n'), (4, 13, b'{"b":2}')]
+
+
+def roll(reward: float | None = None, ended: str = "", reasons: tuple[str, ...] = ("stop",)) -> Rollout:
+    """Return a rollout with turns that ended for these reasons, which failed if it has no reward."""
+    turns = [Turn(None, None, None, 3, 2, finish_reason=reason) for reason in reasons]
+    rollout = Rollout(task=Task(id="a", prompt="hi"), sample=0, seed=1, turns=turns, ended=ended)
+    if reward is None:
+        rollout.failure = Failure.from_error(RolloutFailed("model_timeout", "test", "too slow"))
+    else:
+        rollout.score = Score(reward)
+    return rollout
+
+
+@pytest.mark.parametrize(
+    ("ended", "reasons", "truncated"),
+    [
+        ("", (), False),
+        ("", ("stop",), False),
+        ("", ("length",), True),
+        ("", ("context_length",), True),
+        ("", ("length", "stop"), False),
+        ("max_turns", ("stop",), True),
+        ("max_turns", (), True),
+    ],
+)
+def test_a_rollout_is_truncated_by_its_last_answer_or_by_a_limit(
+    ended: str, reasons: tuple[str, ...], truncated: bool
+) -> None:
+    assert roll(1.0, ended, reasons).truncated is truncated
+
+
+def test_a_group_separates_scored_rollouts_from_failed_ones() -> None:
+    good, bad, lost = roll(1.0), roll(0.0), roll()
+    group = Group(good.task, [good, lost, bad])
+    assert (group.scored, group.failed) == ([good, bad], [lost])
+    assert Group(good.task, [bad, good]).rewards == [0.0, 1.0]
+    with pytest.raises(AttributeError, match="has no score"):
+        _ = group.rewards
+
+
+def test_a_turn_has_tokens_if_their_ids_were_recorded() -> None:
+    assert Turn([1], [2], [-0.5], 1, 1).has_tokens
+    assert not roll(1.0).turns[0].has_tokens
+
+
+def test_one_call_may_change_sampling_except_what_the_run_omits() -> None:
+    run = Sampling(temperature=0.2, extra={"seed": None, "top_p": None, "min_p": 0.1})
+    call = run.override({"temperature": 0.5, "max_tokens": 9, "seed": 7, "top_p": 0.5, "top_k": 3})
+    assert (call.temperature, call.top_p, call.max_tokens) == (0.5, 1.0, 9)
+    assert call.extra == {"seed": None, "top_p": None, "min_p": 0.1, "top_k": 3}
+    assert (run.omits("top_p"), run.omits("min_p"), run.omits("top_k")) == (True, False, False)
+
+
+@pytest.mark.parametrize("values", [{}, {"top_k": 3}, {"seed": None, "temperature": None}, {"min_p": None}])
+def test_extra_parameters_are_accepted(values: dict[str, JSON]) -> None:
+    check_extra_sampling(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"top_k": 1, "seed": 3}, "--x seed=3: seed is not an extra parameter"),
+        ({"temperature": 0.5}, "--x temperature=0.5: temperature is not an extra parameter"),
+        ({"messages": None}, "--x messages=None: messages is not an extra parameter"),
+        ({"max_completion_tokens": 5}, "--x max_completion_tokens=5: give --max-tokens"),
+    ],
+)
+def test_parameters_that_rollbook_sets_itself_are_refused(values: dict[str, JSON], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_extra_sampling(values, "--x")
+    assert str(caught.value).startswith(message)
+
+
+def test_tasks_are_one_in_sets_by_environment_and_id() -> None:
+    one, same, other = (Task(id=name, prompt="hi", env="Sums") for name in "aab")
+    assert len({one, same, other}) == 2
+    assert hash(one) != hash(Task(id="a", prompt="hi", env="Other"))
+    assert (repr(one), one.prompt) == ("Task(id='a')", "hi")

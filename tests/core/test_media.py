@@ -8,6 +8,7 @@ from rollbook.core import (
     MAX_MEDIA_BYTES,
     Media,
     Message,
+    choose_suffix,
     decode_part,
     encode_media,
     has_own_data,
@@ -71,3 +72,45 @@ def test_data_that_cannot_be_stored_is_named_with_its_place(url, words):
 
     with pytest.raises(UsageError, match=rf"messages\[0\].content\[1\]: .*{words}"):
         map_parts([message], decode)
+
+
+SOUND = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
+
+
+@pytest.mark.parametrize(("part", "path", "suffix"), [(IMAGE, "a/b.PNG", "png"), (SOUND, "b.wav", "wav")])
+def test_the_name_of_a_file_says_what_it_holds(part, path, suffix):
+    assert choose_suffix(part, path) == suffix
+
+
+@pytest.mark.parametrize(
+    ("part", "path", "message"),
+    [
+        (IMAGE, "a.wav", r"a.wav: the name of an image ends in \.png"),
+        (SOUND, "a.png", r"a.png: the name of a sound ends in \.wav"),
+        (SOUND, "a", "a: the name of a sound ends in"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(part, path, message):
+    with pytest.raises(UsageError, match=message):
+        choose_suffix(part, path)
+
+
+@pytest.mark.parametrize(("given", "named"), [("ogg-of-old", "ogg-of-old"), (None, "not given")])
+def test_a_sound_of_an_unknown_format_is_refused(given, named):
+    with pytest.raises(UsageError, match=f"audio of the format '{named}'; known are"):
+        decode_part({"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": given}})
+
+
+def test_messages_without_images_stay_the_same_objects():
+    messages = [Message("user", "hi"), Message("user", [TEXT])]
+    assert all(a is b for a, b in zip(map_parts(messages, lambda part: {}), messages, strict=True))
+
+
+def test_only_images_and_sounds_are_changed():
+    (changed,) = map_parts([Message("user", [TEXT, IMAGE])], lambda part: SOUND)
+    assert changed.content == [TEXT, SOUND]
+
+
+def test_data_that_cannot_be_read_stands_for_itself():
+    assert identify_part({"type": "image_url", "image_url": {"url": "data:nonsense"}}) == "data:nonsense"
+    assert identify_part(TEXT) == ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.core.manifest import MAX_CHUNK_KEYS, Chunks, Plan, compute_chunk_sizes, make_part
+from rollbook.core.manifest import MAX_CHUNK_KEYS, Chunks, Part, Plan, compute_chunk_sizes, make_part
 
 
 @given(keys=st.integers(0, 5000), workers=st.integers(1, 64))
@@ -50,3 +51,46 @@ def test_side_by_side_no_part_is_ahead_of_another_by_more_than_a_chunk(blocks, w
     assert sorted(order) == list(range(len(chunks)))
     begun = [chunks[number].start / chunks[number].part.keys for number in order]
     assert begun == sorted(begun)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "samples", "workers", "sizes"),
+    [
+        (3, 20, 1, [20, 20, 20]),  # one task each
+        (20, 4, 1, [16, 16, 16, 16, 16]),  # a few small tasks, whole ones
+        (5, 5, 1, [12, 12, 1]),  # at most half of all for one worker
+        (10, 6, 1, [18, 18, 18, 6]),  # whole tasks of at least 16 keys
+        (4, 20, 8, [5] * 16),  # every worker gets some
+        (1, 1, 8, [1]),
+        (0, 4, 1, []),
+    ],
+)
+def test_ordered_chunks_hold_whole_tasks(tasks: int, samples: int, workers: int, sizes: list[int]) -> None:
+    part = make_part((2, 2 + tasks), (1, 1 + samples), workers, ordered=True)
+    assert part.chunks == sizes
+    assert Plan(2, [part]).describe_damage() == ""
+
+
+def test_ordered_chunks_are_not_too_many() -> None:
+    part = make_part((0, 1_000_000), (0, 1), 64, ordered=True)
+    assert len(part.chunks) <= 4096
+    assert sum(part.chunks) == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("part", "damage"),
+    [
+        (Part((0, 2), (0, 2), [2, 2]), ""),
+        (Part((0, 0), (0, 0), []), ""),
+        (Part((0, 2), (0, 2), [2, 3]), "part 2 has 4 rollouts, but its chunks have 5"),
+        (Part((0, 2), (0, 2), [4, 0]), "part 2 has an impossible range"),
+        (Part((-1, 1), (0, 2), [4]), "part 2 has an impossible range"),
+        (Part((2, 1), (0, 2), []), "part 2 has an impossible range"),
+        (Part((0, 2), (-1, 1), [4]), "part 2 has an impossible range"),
+        (Part((0, 2), (2, 1), []), "part 2 has an impossible range"),
+    ],
+)
+def test_a_plan_that_contradicts_itself_is_described(part: Part, damage: str) -> None:
+    plan = Plan(2, [Part((0, 1), (0, 3), [3]), part])
+    assert plan.describe_damage() == damage
+    assert plan.samples == max(3, part.samples[1])

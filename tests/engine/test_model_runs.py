@@ -9,6 +9,9 @@ import pytest
 
 import rollbook
 from rollbook import LeaderboardIncomplete, UsageError
+from rollbook.engine.model_runs import check_name, name_models, read_models
+from rollbook.engine.request import Request
+from rollbook.errors import BookError
 from rollbook.reports import make_leaderboard
 from support.sums import SUMS, write_sums
 
@@ -95,3 +98,61 @@ def test_a_list_that_names_another_folder_is_refused(tmp_path: Path) -> None:
 def test_a_model_of_the_list_has_to_be_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"models: {'price': 'in=1,out=1'} names no model; give it as 'model'"):
         rollbook.run_each(write_sums(tmp_path), [{"price": "in=1,out=1"}], out=tmp_path / "both", progress=False)
+
+
+def name_all(*targets: str, names: tuple[str, ...] = ()) -> list[str]:
+    """Return the names that models get in a folder."""
+    requests = [Request(env="sums.py", out="", model=[target]) for target in targets]
+    runs = name_models(Path("both"), requests, names)
+    assert [run.request.out for run in runs] == [f"both/{run.name}" for run in runs]
+    return [run.name for run in runs]
+
+
+def test_models_of_one_name_get_numbers() -> None:
+    assert name_all("http://x/v1", "https://x/v1", "http://x") == ["x", "x-2", "x-3"]
+
+
+def test_a_given_name_counts_and_an_empty_one_does_not() -> None:
+    assert name_all("http://host:80/v1", "http://x/v1", names=("", "mine")) == ["host-80", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "names", "message"),
+    [
+        (("http://x/v1", "http://x/v1"), (), "-m http://x/v1: given twice; each model has one run"),
+        (("http://x/v1", "http://y/v1"), ("one", "one"), "name one: two models have it; choose another"),
+    ],
+)
+def test_a_model_or_a_name_that_is_given_twice_is_refused(
+    targets: tuple[str, ...], names: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        name_all(*targets, names=names)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "-x", "", "models.json", "leaderboard.json", "a b"])
+def test_a_name_that_no_folder_of_a_model_may_have_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="write letters, digits and"):
+        check_name(name)
+    assert check_name("a.b-c_1") == "a.b-c_1"
+
+
+def test_a_folder_that_was_started_otherwise_is_refused_with_the_difference(tmp_path: Path) -> None:
+    sums, targets = write_sums(tmp_path), [write_answers(tmp_path, "good", 1), write_answers(tmp_path, "poor", 9)]
+    rollbook.run_each(sums, targets, out=tmp_path / "both", progress=False)
+    with pytest.raises(UsageError, match="was started otherwise: samples was 1 and is 2 now; use the same options"):
+        rollbook.run_each(sums, targets, samples=2, out=tmp_path / "both", progress=False)
+
+
+def test_a_mistake_that_keeps_every_model_from_starting_is_one_error_and_leaves_no_folder(tmp_path: Path) -> None:
+    targets = [write_answers(tmp_path, "good", 1), write_answers(tmp_path, "poor", 9)]
+    with pytest.raises(UsageError, match=r"none\.py"):
+        rollbook.run_each(str(tmp_path / "none.py"), targets, out=tmp_path / "both", progress=False)
+    assert not (tmp_path / "both").exists()
+
+
+def test_a_list_of_models_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "models.json").write_text("[]")
+    with pytest.raises(BookError, match=r"models\.json: not a list of models"):
+        read_models(tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -12,7 +14,7 @@ import pytest
 import rollbook
 from rollbook.cli.options import parse_sampling
 from rollbook.core import Limits, Sampling
-from rollbook.engine.request import make_sampling
+from rollbook.engine.request import claim_run_folder, make_sampling, release_run_folder
 from rollbook.errors import UsageError
 from support.sums import write_script, write_sums
 
@@ -102,3 +104,56 @@ def test_functions_say_what_they_return() -> None:
         assert inspect.signature(call).return_annotation == "RunResult"
         assert get_type_hints(call)["return"] is rollbook.RunResult
     assert list(inspect.signature(rollbook.run).parameters)[:2] == ["env", "model"]
+
+
+class Sums(rollbook.Environment):
+    """An environment of which only the name matters."""
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ("gsm8k", "gsm8k"),
+        ("examples/sums.py:Sums?n=3", "examples-sums.py-Sums"),
+        ("../../sums.py", "sums.py"),
+        ("?n=3", "run"),
+        (Sums, "Sums"),
+        (Sums.__new__(Sums), "Sums"),
+    ],
+)
+def test_a_folder_of_a_run_is_named_after_the_environment(
+    env: str | rollbook.Environment | type[rollbook.Environment],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = claim_run_folder(env)
+    assert re.fullmatch(rf"runs/{re.escape(name)}-\d{{4}}-\d{{6}}", str(folder))
+    assert folder.is_dir()
+    release_run_folder(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_runs_of_one_second_get_folders_of_their_own_and_a_used_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time, "strftime", lambda _: "1118-120000")
+    first, second, third = (claim_run_folder("sums") for _ in range(3))
+    assert [folder.name for folder in (first, second, third)] == [
+        "sums-1118-120000",
+        "sums-1118-120000-2",
+        "sums-1118-120000-3",
+    ]
+    (second / "run.json").touch()
+    for folder in (first, second, third):
+        release_run_folder(folder)
+    assert [path.name for path in Path("runs").iterdir()] == [second.name]
+
+
+def test_a_folder_of_runs_that_was_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    release_run_folder(claim_run_folder("sums"))
+    assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]

@@ -211,6 +211,24 @@ def test_no_call_asks_for_more_tokens_than_are_left() -> None:
     assert asked[1] == 60 - found.turns[0].completion_tokens
 
 
+@pytest.mark.parametrize("extra", [0, 1])
+def test_no_call_asks_for_more_tokens_than_are_left_of_a_response_which_includes_what_tools_said(extra: int) -> None:
+    async def go(allowed: int) -> tuple[Rollout, list[int]]:
+        async with Endpoint() as endpoint:
+            limits = Limits(max_response_tokens=allowed)
+            async with Collector(Calculator(), endpoint.url, limits=limits) as collector:
+                (found,) = [r async for g in collector.groups() for r in g.rollouts]
+            return found, [body["max_tokens"] for body in endpoint.bodies]
+
+    free, _ = asyncio.run(go(1000))
+    first, last = free.turns
+    needed = last.prompt_tokens + last.completion_tokens - first.prompt_tokens
+    found, asked = asyncio.run(go(needed - extra))
+    said = next(message.text for message in found.messages if message.role == "tool")
+    assert asked == [needed - extra, needed - extra - first.completion_tokens - len(said) // 4]
+    assert (len(found.turns), found.ended) == ((1, "max_response_tokens") if extra else (2, ""))
+
+
 def test_a_bound_on_tokens_that_nobody_counts_is_no_score(tmp_path: Path) -> None:
     with pytest.raises(Shortfall, match="model_rejected"):
         play(tmp_path, {"desk-0": ONE}, limits=Limits(max_tokens_total=10))

@@ -1,8 +1,11 @@
 """Change one expression of the package at a time and see whether its tests notice:  make mutate SEED=1 MUTANTS=20
 
-A seed determines the sample. A mutant is killed if a test of its package (the tests mirror the source) fails or hangs;
-first those run that name its module, then all of the package. Survivors are printed as a difference: each is a missing
-test, or equivalent to the original. Nothing here changes the working tree: tests run in a copy.
+A seed determines the sample. First the tests of a package (they mirror the source) run once without a change: if they
+fail, nothing can be said of its mutants, and this ends with an error. That run also records which tests run which line.
+A mutant is killed if one of those tests fails or hangs; where only other processes run the line, all tests of the
+package run, those that name the module first. Survivors are printed as a difference: each is a missing test, or
+equivalent to the original. Nothing here changes the working tree: tests run in a copy. What was recorded is kept in
+build/mutation until the package or a test of it changes.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import argparse
 import ast
 import copy
 import difflib
+import hashlib
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -21,11 +26,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import coverage
+
 ROOT = Path(__file__).parents[2]
 SOURCE = Path("src/rollbook")
+RECORDS = Path("build/mutation")
+SELECTED = ["-m", "not slow and not model"]
 PACKAGES = ("core", "book", "engine", "tokens", "stats", "models", "sandbox")
 GUESTS = "inner"
 """Of the sandbox only the host side: what runs inside guests is tested by attacks, in tests/sandbox/attacks."""
@@ -113,6 +123,69 @@ def _replace(tree: ast.Module, old: ast.AST, new: ast.AST) -> ast.Module:
     return ast.fix_missing_locations(Replacer().visit(tree))
 
 
+class TestsFail(Exception):
+    """The tests of a package fail before anything is changed."""
+
+
+class Recorded(NamedTuple):
+    """The tests of a package without a change: pytest's last line, and which tests run which line."""
+
+    summary: str
+    lines: coverage.CoverageData
+
+    def find_tests(self, place: Place) -> list[str]:
+        """Return the tests that run the lines of a place in their own process, those that name its module first."""
+        by_line = self.lines.contexts_by_lineno(str(place.path))
+        tests = {test for line in find_lines(place) for test in by_line.get(line, ()) if test}
+        return sorted(tests, key=lambda test: (place.path.stem not in test.partition("::")[0], test))
+
+
+def record_tests(package: str, folder: Path, records: Path, within_s: float) -> Recorded:
+    """Run the tests of a package without a change, unless it was done already; raise `TestsFail` unless they pass."""
+    name = records / f"{package}-{digest_files(package)}"
+    data, summary = name.with_suffix(".coverage"), name.with_suffix(".txt")
+    if not summary.exists():
+        records.mkdir(parents=True, exist_ok=True)
+        output, settings = name.with_suffix(".log"), name.with_suffix(".ini")
+        settings.write_text(f"[run]\nrelative_files = true\nsource = {SOURCE / package}\ndata_file = {data}\n")
+        command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest"]
+        status = run_in_group(
+            [*command, "-p", "mutation.contexts", *SELECTED, f"tests/{package}"], folder, within_s, output
+        )
+        lines = output.read_text().splitlines()
+        last = next(
+            (line for line in reversed(lines) if re.match(r"\d+ (passed|failed|skipped|error)", line)), "no result"
+        )
+        if status != 0:
+            first = next((line for line in lines if line.startswith(("FAILED ", "ERROR "))), "no test failed")
+            raise TestsFail(f"the tests in tests/{package} fail without a change ({last}), see {output}: {first}")
+        summary.write_text(last)
+    lines_run = coverage.CoverageData(str(data))
+    lines_run.read()
+    return Recorded(summary.read_text(), lines_run)
+
+
+def digest_files(package: str) -> str:
+    """Return a digest of the source, and of the tests of a package and what they share."""
+    found = hashlib.sha256()
+    for folder in (SOURCE, Path("tests") / package, Path("tests/support")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def find_lines(place: Place) -> range:
+    """Return the lines of the statement around a place; of one with a body, those before the body."""
+    nodes = list(ast.walk(ast.parse((ROOT / place.path).read_text())))
+    inside = {
+        id(node): statement for statement in nodes if isinstance(statement, ast.stmt) for node in ast.walk(statement)
+    }
+    statement = inside[id(nodes[place.node])]  # the last that was walked: the innermost
+    body = getattr(statement, "body", None)
+    end = body[0].lineno - 1 if body else statement.end_lineno
+    return range(statement.lineno, max(statement.lineno, end) + 1)
+
+
 def choose_tests(path: Path) -> list[list[str]]:
     """Return the groups of tests to run one after another: those that name the module, then the package's others."""
     package = SOURCE / path.relative_to(SOURCE).parts[0]
@@ -122,26 +195,35 @@ def choose_tests(path: Path) -> list[list[str]]:
     return [[str(each.relative_to(ROOT)) for each in group] for group in groups if group]
 
 
-def is_killed(copy_root: Path, groups: list[list[str]], within_s: float) -> bool:
+def is_killed(copy_root: Path, groups: list[list[str]], within_s: float, test_within_s: float = 60.0) -> bool:
     """Return whether a test fails, or takes too long."""
+    hangs = ["-o", f"faulthandler_timeout={test_within_s}", "-o", "faulthandler_exit_on_timeout=true"]
+    command = [sys.executable, "-m", "pytest", "-x", *hangs, *SELECTED]
     for tests in groups:
-        command = [sys.executable, "-m", "pytest", "-x", "-m", "not slow and not model", *tests]
-        if run_in_group(command, copy_root, within_s) not in (0, 5):  # 5: there was no test
+        status = run_in_group([*command, *tests], copy_root, within_s)
+        if status == 4:  # a test is not found: its file cannot be imported, or it has another name now
+            status = run_in_group([*command, *sorted({test.partition("::")[0] for test in tests})], copy_root, within_s)
+        if status not in (0, 5):  # 5: there was no test
             return True
     return False
 
 
-def run_in_group(command: list[str], folder: Path, within_s: float) -> int:
-    """Run a command in a process group of its own, which is killed if it takes too long; return its exit status."""
-    environ = {**os.environ, "PYTHONPATH": str(folder / "src"), "ROLLBOOK_MUTANT": secrets.token_hex(4)}
-    process = subprocess.Popen(
-        command, cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+def run_in_group(command: list[str], folder: Path, within_s: float, output: Path = Path(os.devnull)) -> int:
+    """Run a command in a process group of its own, of which nothing is left; return its exit status."""
+    paths = os.pathsep.join([str(folder / "src"), str(folder / "tests")])
+    environ = {**os.environ, "PYTHONPATH": paths, "ROLLBOOK_MUTANT": secrets.token_hex(4)}
+    with output.open("w") as stdout:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environ, stdout=stdout, stderr=subprocess.STDOUT, start_new_session=True
+        )
     try:
         return process.wait(within_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.wait(30)
+        return -signal.SIGKILL
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
 
 
 def copy_files(to: Path) -> None:
@@ -166,14 +248,18 @@ def main() -> int:
     parser.add_argument("--mutants", type=int, default=20)
     parser.add_argument("--packages", default=",".join(PACKAGES), help="of these packages, separated by commas")
     parser.add_argument("--at-least", type=float, default=0.0, help="exit with 1 if a smaller share is killed")
-    parser.add_argument("--within-s", type=float, default=600.0, help="seconds for the tests of one mutant")
+    parser.add_argument("--within-s", type=float, default=600.0, help="seconds for the tests of one package or mutant")
     options = parser.parse_args()
     modules = [path for name in options.packages.split(",") for path in sorted((ROOT / SOURCE / name).rglob("*.py"))]
     paths = [path.relative_to(ROOT) for path in modules if GUESTS not in path.parts and path.name[0] != "_"]
     places = [place for path in paths for place in list_places(path)]
     sample = random.Random(options.seed).sample(places, min(options.mutants, len(places)))
     print(f"mutate: seed {options.seed}: {len(sample)} of {len(places)} changes in {len(paths)} modules", flush=True)
-    killed = try_all(sample, options.within_s)
+    try:
+        killed = try_all(sample, options.within_s)
+    except TestsFail as error:
+        print(f"mutate: {error}", file=sys.stderr)
+        return 2
     share = killed / len(sample)
     print(f"mutate: {killed} killed, {len(sample) - killed} survived: {share:.2f}")
     return int(share < options.at_least)
@@ -181,13 +267,18 @@ def main() -> int:
 
 def try_all(sample: list[Place], within_s: float) -> int:
     """Run the tests on every mutant and print what survived; return how many were killed."""
-    killed = 0
+    killed, recorded = 0, dict[str, Recorded]()
     with tempfile.TemporaryDirectory(prefix="mutate-") as name:
         copy_files(folder := Path(name))
         for place in sample:
+            package = place.path.relative_to(SOURCE).parts[0]
+            if package not in recorded:
+                recorded[package] = record_tests(package, folder, ROOT / RECORDS, within_s)
+                print(f"  tests/{package} without a change: {recorded[package].summary}", flush=True)
             began, (before, after) = time.monotonic(), mutate(place)
             (folder / place.path).write_text(after)
-            dead = is_killed(folder, choose_tests(place.path), within_s)
+            tests = recorded[package].find_tests(place)
+            dead = is_killed(folder, [tests] if tests else choose_tests(place.path), within_s)
             shutil.copy(ROOT / place.path, folder / place.path)
             killed += dead
             shown = f"{place.path} ({place.change})" if dead else describe(place, before, after)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rollbook.errors import SandboxError
 from rollbook.sandbox import Grader, Limits, Sandbox, cgroups
 from rollbook.sandbox.cgroups import (
     CGROUP_ENV,
@@ -48,6 +49,37 @@ def list_own_groups(groups: ControlGroups) -> set[str]:
     """Return the names of the groups of this process, including those of sandboxes that a fixture keeps open."""
     bases = [groups._base, *([groups._cpu_base] if groups._cpu_base else [])]
     return {name for base in bases for name in os.listdir(base) if name.startswith(cgroups.owner_prefix())}
+
+
+def accepts_a_limit(base: Path, version: int) -> bool:
+    """Try by hand whether a group here can be limited."""
+    group = base / f"by-hand-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        return False
+    try:
+        (group / ("memory.limit_in_bytes" if version == 1 else "memory.max")).write_text(str(1 << 30))
+    except OSError:
+        return False
+    finally:
+        group.rmdir()
+    return True
+
+
+def test_groups_are_made_in_the_first_folder_that_accepts_a_limit() -> None:
+    able = [base for base, version in list_memory_folders() if accepts_a_limit(base, version)]
+    found = find_control_groups()
+    assert (found._base if found else None) == (able[0] if able else None)
+
+
+def test_the_group_of_a_zygote_that_is_gone_is_removed(groups: ControlGroups) -> None:
+    before = list_own_groups(groups)
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    with pytest.raises(SandboxError, match="the zygote could not be moved to its control group"):
+        cgroups.ZygoteMemory(groups, gone.pid)
+    assert list_own_groups(groups) == before
 
 
 def test_what_processes_have_together_is_bounded(groups: ControlGroups) -> None:

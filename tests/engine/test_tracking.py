@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import rollbook
+from rollbook.core import Settings
 from rollbook.engine import RunResult
-from rollbook.engine.tracking import CUT_LINE, MAX_LOG_BYTES, MAX_SAMPLES, hide_secrets
+from rollbook.engine.tracking import CUT_LINE, MAX_LOG_BYTES, MAX_SAMPLES, describe_settings, hide_secrets
 from rollbook.errors import UsageError
 from rollbook.trackers import TrackedResult, TrackedRun
+from support.books import make_book
 from support.commands import Served
 from support.sums import SUMS, write_script, write_sums
 from support.trackers import Logged, install_diary
@@ -238,3 +240,13 @@ def test_secrets_are_hidden_wherever_they_stand() -> None:
         "words": ["agent", "--key=..."],
         "text": "say ... now",
     }
+
+
+@pytest.mark.parametrize(("key", "spec"), [("sums.py:", "...Sums"), ("sums.py", "sums.py:Sums"), ("", "sums.py:Sums")])
+def test_the_value_of_a_key_is_hidden_in_settings_unless_it_is_too_short_for_one(
+    key: str, spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUMS_KEY", f" {key}\n")
+    book = make_book(tmp_path / "run")
+    book.open_round(Settings(api_key_env="SUMS_KEY"))
+    assert describe_settings(book)["environments"]["Sums"]["spec"] == spec
