@@ -156,8 +156,9 @@ def test_drawing_is_bounded_and_too_few_is_an_exception() -> None:
             Endpoint() as endpoint,
             Collector(Parity(), endpoint.url, samples=2, equal_rewards="drop") as collector,
         ):
-            with pytest.raises(Shortfall, match="5 groups were requested, and 3 of 6 collected were usable"):
+            with pytest.raises(Shortfall, match="5 groups were requested, and 3 of 6 collected were usable") as caught:
                 [g async for g in collector.groups(wanted=5, at_most=6)]
+            assert (caught.value.requested, caught.value.scored) == (10, 6)
             return collector.counts
 
     assert msgspec.structs.asdict(asyncio.run(go())) | {"scored": 12, "retried": 0} == {

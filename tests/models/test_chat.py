@@ -193,9 +193,12 @@ def test_a_full_context_is_policy_but_too_large_a_max_tokens_is_not() -> None:
         async with Endpoint("context") as endpoint, opened(endpoint) as model:
             with pytest.raises(ContextFull, match="maximum context length is 2048"):
                 await ask(model, max_tokens=1024)
-            with pytest.raises(RolloutFailed, match="--max-tokens 4096") as caught:
-                await ask(model, max_tokens=4096)
-            assert caught.value.kind == "model_rejected"
+            for too_many in (2048, 4096):
+                with pytest.raises(RolloutFailed, match=f"--max-tokens {too_many} leaves no room") as caught:
+                    await ask(model, max_tokens=too_many)
+                assert caught.value.kind == "model_rejected"
+            with pytest.raises(ContextFull):
+                await ask(model, max_tokens=2047)
 
     asyncio.run(main())
 

@@ -230,8 +230,9 @@ def copy_files(to: Path) -> None:
     """Copy what tests need; build folders and environments stay behind."""
     for name in ("src", "tests", "docs", "examples", "benchmarks"):
         shutil.copytree(ROOT / name, to / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "Makefile"):
-        shutil.copy(ROOT / name, to / name)
+    for path in ROOT.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            shutil.copy(path, to / path.name)
 
 
 def describe(place: Place, before: str, after: str) -> str:

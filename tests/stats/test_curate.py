@@ -109,3 +109,11 @@ def test_buckets_that_lie_close_together_have_names_of_their_own():
         [encode({"id": "a", "mean": 0.12345675, "bucket": labels[0]})], CurateOptions(buckets=Buckets.parse("mean:0,1"))
     )
     assert [decode(line)["bucket"] for line in again.lines] == ["[0, 1]"]
+
+
+def test_options_are_read_from_text():
+    assert CurateOptions.parse() == CurateOptions()
+    found = CurateOptions.parse("mean > 0.2", "mean", "mean:0,0.5,1", descending=True, per_bucket=2, limit=3, seed=4)
+    assert (found.keep.text, found.sort.text, found.buckets.value.text) == ("mean > 0.2", "mean", "mean")
+    assert (found.descending, found.per_bucket, found.limit, found.seed) == (True, 2, 3, 4)
+    assert read_ids(curate(make_lines(), CurateOptions.parse(sort="mean", descending=True, limit=1))) == ["t6"]

@@ -120,3 +120,10 @@ def test_an_environment_without_answers_has_no_part_in_the_vote():
     a = PairedRun(quiet, np.arange(2), np.array([0, 1]))
     votes = compare_columns(a, a, ["p", "q"]).metrics["maj@2"]
     assert (votes.a, votes.tasks) == (1.0, 1)
+
+
+def test_rewards_that_are_graded_in_one_run_alone_are_compared_by_their_best_too():
+    graded, binary = make_run([[0.25, 0.5], [0.5, 0.75]]), make_run([[0, 1], [1, 1]])
+    for a, b in ((graded, binary), (binary, graded), (graded, graded)):
+        assert "best@2" in compare_columns(a, b, ["x", "y"]).metrics
+    assert "best@2" not in compare_columns(binary, binary, ["x", "y"]).metrics
