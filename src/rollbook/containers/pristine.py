@@ -161,6 +161,9 @@ SYSTEM_FOLDERS = ("/usr", "/etc", *PROGRAM_FOLDERS, *LIBRARY_FOLDERS)
 """Folders without which no test runs; in most images those at the top are links to others. Outer folders first."""
 
 MAX_FOLDER_BYTES = 8 << 30
+USER_FILES = ("/etc/passwd", "/etc/group")
+"""Files that the runtime reads itself: it starts no container in which one of them is a folder."""
+
 PRELOAD, CACHE = "/etc/ld.so.preload", "/etc/ld.so.cache"
 
 
@@ -193,6 +196,7 @@ async def restore_pristine_files(host: ContainerHost, handle: ContainerHandle, o
     search = handle.container.env.get("PATH", "").split(":")
     changes = await handle.changed_paths()
     folders = [each for each in SYSTEM_FOLDERS if changes.get(each) in ("C", "D")]
+    others = [*others, *await handle.find_replaced_files(USER_FILES)]
     chosen = choose_restorations(changes, [each for each in search if each], others)
     if not folders and not chosen:
         return []

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.containers import Container, ContainerHandle, ContainerHost, restore_pristine_files
+from rollbook.containers.pristine import SYSTEM_FOLDERS
 from rollbook.environments.harbor.healthchecks import wait_until_healthy
 from rollbook.environments.harbor.rewards import read_rewards
 from rollbook.environments.harbor.task_files import TaskStep, VerifierTable, resolve_variables, user_name
@@ -123,7 +124,8 @@ async def _place_tests(handle: ContainerHandle, staged: str) -> None:
     """Replace whatever the agent put at /tests and /logs/verifier."""
     moves = [f"rm -rf {TESTS}", f"mv {staged} {TESTS}"] if staged else [f"chmod +x {TESTS}/test.sh"]
     moves += [f"if [ -h {LOGS} ] || [ ! -d {LOGS} ]; then rm -rf {LOGS}; fi", f"rm -rf {VERIFIER_LOGS}"]
-    moves += [f"mkdir -p {VERIFIER_LOGS}", f"chmod 777 {VERIFIER_LOGS}"]
+    moves += [f"mkdir -p {VERIFIER_LOGS}", f"chmod 777 {VERIFIER_LOGS}", f"chmod a+rx / {LOGS} {TESTS}"]
+    moves += [f'for f in {" ".join(SYSTEM_FOLDERS)}; do [ ! -d "$f" ] || chmod a+rx "$f" || exit 1; done']
     result = await handle.run(" && ".join(moves), user="0", timeout_s=SETUP_S)
     if result.exit_code:
         raise ContainerError(f"the tests cannot be put in place: {result.text.strip()[-300:]}")
@@ -148,7 +150,7 @@ async def _collect(handle: ContainerHandle, result: TestsResult, kept: Path | No
             await handle.download(VERIFIER_LOGS, folder, max_bytes=MAX_LOG_BYTES)
             if not result.failure:
                 result.rewards = read_rewards(folder / "verifier")
-        except (FileNotFoundError, ValueError) as error:
+        except (OSError, ValueError, tarfile.TarError) as error:
             result.failure, result.message = "verifier_error", f"/logs/verifier cannot be read: {error}"
         except RolloutFailed as error:
             result.failure, result.message = error.kind, _explain(error.message, result)
