@@ -24,7 +24,8 @@ def list_layer_changes(data: Mapping[str, str]) -> dict[str, str]:
         inner, below = folders.pop()
         for name, status in _list_folder(data["UpperDir"] + inner):
             path = f"{inner}/{name}"
-            changes[path.encode(errors="surrogateescape").decode(errors="replace")] = (
+            shown = path.encode(errors="surrogateescape").decode(errors="replace")
+            changes[shown] = (
                 "D" if _is_whiteout(status) else "C" if _exists(path, below) else "A"
             )
             if stat.S_ISDIR(status.st_mode):
