@@ -26,7 +26,7 @@ from rollbook.containers.control_groups import (
 from rollbook.containers.layers import is_replaced_file, is_replaced_folder, list_layer_changes
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
-from rollbook.containers.shell import MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
+from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
 from rollbook.errors import ContainerError, ImageError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class ContainerHandle:
         self.name = f"rollbook-{secrets.token_hex(8)}"
         self._runtime, self._owner = runtime, owner
         self._main: KeptShell | None = None
+        self._has_entrypoint = False
         self._shells: dict[str, KeptShell] = {}
         self._user_ids: dict[str, str] = {}
         self._snapshots: list[LabelledObject] = []
@@ -63,11 +64,15 @@ class ContainerHandle:
     async def start(self) -> None:
         """Start the container, and wait for the shell that is its main process."""
         labels = {OWNER_LABEL: self._owner.label}
-        await self._open_main(self._runtime.run_command(self.name, self.container, labels, MAIN_COMMAND))
+        words = await self.image_entrypoint()
+        self._has_entrypoint = bool(words)
+        command = [*LAUNCH_COMMAND, *words] if words else MAIN_COMMAND
+        await self._open_main(self._runtime.run_command(self.name, self.container, labels, command))
 
-    async def _open_main(self, command: Sequence[str]) -> None:
+    async def _open_main(self, command: Sequence[str], *, entrypoint: bool = True) -> None:
         main = KeptShell(command, self.container.env, self._interrupt)
-        await main.open(self.container.start_timeout_s)
+        choice = ("entrypoint\n" if entrypoint else "shell\n") if self._has_entrypoint else ""
+        await main.open(self.container.start_timeout_s, choice)
         self._main = main
         await self._watch_memory(main)
         if self.container.storage_mb and self._watcher is None:
@@ -339,10 +344,20 @@ class ContainerHandle:
         """Return the entrypoint of the image, if the container runs it."""
         if not self.container.entrypoint:
             return []
-        shown = await self._runtime.require(
-            "image", "inspect", "--format", "{{json .Config.Entrypoint}}", self.container.image
+        return await self._inspect_image("Entrypoint")
+
+    async def search_path(self) -> list[str]:
+        """Return the folders in which programs are found: those of the task, else those of the image."""
+        settings = [f"{name}={value}" for name, value in self.container.env.items()]
+        settings = [*await self._inspect_image("Env"), *settings]
+        found = [value for name, _, value in (each.partition("=") for each in settings) if name == "PATH"]
+        return [each.rstrip("/") for each in found[-1].split(":") if each] if found else []
+
+    async def _inspect_image(self, field: str) -> list[str]:
+        shown = await self._runtime.call(
+            "image", "inspect", "--format", f"{{{{json .Config.{field}}}}}", self.container.image
         )
-        return msgspec.json.decode(shown, type=list[str] | None) or []
+        return msgspec.json.decode(shown.stdout or b"null", type=list[str] | None) or []
 
     async def changed_paths(self) -> dict[str, str]:
         """Return what differs from the image: A (added), C (changed) or D (deleted) by path."""
@@ -366,14 +381,14 @@ class ContainerHandle:
         await self._runtime.call("kill", self.name)
         await self._runtime.call("wait", self.name, timeout_s=30)
 
-    async def restart(self) -> None:
-        """Start a container that was killed: the same files and mounts, no other process."""
+    async def restart(self, *, entrypoint: bool = True) -> None:
+        """Start a container that was killed: the same files and mounts, no other process but the entrypoint's."""
         try:
-            await self._open_main(self._runtime.start_command(self.name))
+            await self._open_main(self._runtime.start_command(self.name), entrypoint=entrypoint)
         except ContainerError:
             if not await self._repair_workdir():
                 raise
-            await self._open_main(self._runtime.start_command(self.name))
+            await self._open_main(self._runtime.start_command(self.name), entrypoint=entrypoint)
 
     async def _repair_workdir(self) -> bool:
         """Put folders where code inside left something else on the way to the working folder; return whether any."""

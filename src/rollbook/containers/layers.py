@@ -25,9 +25,7 @@ def list_layer_changes(data: Mapping[str, str]) -> dict[str, str]:
         for name, status in _list_folder(data["UpperDir"] + inner):
             path = f"{inner}/{name}"
             shown = path.encode(errors="surrogateescape").decode(errors="replace")
-            changes[shown] = (
-                "D" if _is_whiteout(status) else "C" if _exists(path, below) else "A"
-            )
+            changes[shown] = "D" if _is_whiteout(status) else "C" if _exists(path, below) else "A"
             if stat.S_ISDIR(status.st_mode):
                 folders.append((path, list(_find_folders(path, below))))
     return dict(sorted(changes.items()))

@@ -73,6 +73,22 @@ def test_a_folder_in_place_of_a_file_does_no_harm_to_work_that_is_done(tmp_path:
     assert [rollout.score.reward for rollout in rollbook.load(tmp_path / "run").rollouts() if rollout.score] == [1.0]
 
 
+def test_the_entrypoint_is_started_again_for_tests_only_where_it_starts_services(tmp_path: Path) -> None:
+    check = '[environment.healthcheck]\ncommand = "true"\n'
+    for name, more in (("plain", ""), ("services", check)):
+        task = tmp_path / "tasks" / name
+        make_task(task, "true")
+        (task / "task.toml").write_text((task / "task.toml").read_text() + more)
+        dockerfile = (task / "environment" / "Dockerfile").read_text()
+        entrypoint = """ENTRYPOINT ["bash", "-c", "echo >> /starts; exec \\"$@\\"", "bash"]\n"""
+        (task / "environment" / "Dockerfile").write_text(f"{dockerfile}\n{entrypoint}")
+        (task / "tests" / "test.sh").write_text("#!/bin/bash\nwc -l < /starts > /logs/verifier/reward.txt\n")
+    rollbook.run(f"harbor:{tmp_path / 'tasks'}", agent="oracle", out=str(tmp_path / "run"))
+    run = rollbook.load(tmp_path / "run")
+    starts = {rollout.task.id: rollout.score.reward for rollout in run.rollouts() if rollout.score}
+    assert starts == {"plain": 1.0, "services": 2.0}
+
+
 async def verify_in_place(handle: ContainerHandle) -> float | None:
     """Verify as Harbor 0.25 does: remove old rewards, upload the tests into the living container, run them, read."""
     archive = io.BytesIO()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import secrets
 import shutil
 import tarfile
@@ -49,18 +50,23 @@ class TestsResult(msgspec.Struct, omit_defaults=True):
     """What the agent had changed of the tests' own tools, and was put back."""
 
 
-async def run_shared_tests(handle: ContainerHandle, step: TaskStep, kept: Path | None) -> TestsResult:
-    """Run the tests in the container that the agent left, which was killed; `kept` is where their logs go."""
+async def run_shared_tests(
+    handle: ContainerHandle, step: TaskStep, kept: Path | None, *, with_services: bool
+) -> TestsResult:
+    """Run the tests in the container that the agent left, which was killed; `kept` is where their logs go.
+
+    The entrypoint may run what the agent changed, next to the tests: it is started again only if the task says that it
+    starts services.
+    """
     assert handle.host is not None
-    # The programs that the image starts before ours must be those of the image too.
-    entrypoint = [word for word in await handle.image_entrypoint() if word.startswith("/")]
+    entrypoint = find_paths(await handle.image_entrypoint()) if with_services else []
     try:
         restored = await restore_pristine_files(handle.host, handle, entrypoint)
     except RolloutFailed as error:
         return TestsResult(failure=error.kind, message=error.message)
     staged = f"/.rollbook-tests-{secrets.token_hex(8)}"
     await handle.put_archive("/", await asyncio.to_thread(pack_tests, step.tests, staged))
-    await handle.restart()
+    await handle.restart(entrypoint=with_services)
     await _place_tests(handle, staged)
     result = await _run_script(handle, step.verifier, kept)
     result.restored = restored
@@ -89,6 +95,15 @@ async def run_separate_tests(
         return await _run_script(handle, step.verifier, kept)
     finally:
         await host.remove(handle)
+
+
+def find_paths(words: list[str]) -> list[str]:
+    """Return the absolute paths that the words of an entrypoint name, also inside a script of `-c`.
+
+    >>> find_paths(["/bin/sh", "-c", "/start.sh; exec \\"$@\\""])
+    ['/bin/sh', '/start.sh']
+    """
+    return [path for word in words for path in re.findall(r"(?<![\w.$@/-])/[\w./@+-]+", word)]
 
 
 class KeptArtifact(msgspec.Struct, frozen=True):
