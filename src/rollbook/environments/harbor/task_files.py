@@ -307,7 +307,11 @@ def find_task_folders(path: Path) -> list[Path]:
 
 
 def _read_list(path: Path) -> Iterator[Path]:
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    try:
+        lines = path.read_text().splitlines()
+    except (UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"harbor:{path}: this is not a list of task folders: {error}") from None
+    for number, line in enumerate(lines, 1):
         name = line.partition("#")[0].strip()
         if not name:
             continue
