@@ -20,8 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.containers import Container, ContainerHandle, ContainerHost, restore_pristine_files
-from rollbook.containers.pristine import SYSTEM_FOLDERS
+from rollbook.containers import SYSTEM_FOLDERS, Container, ContainerHandle, ContainerHost, restore_pristine_files
 from rollbook.environments.harbor.healthchecks import wait_until_healthy
 from rollbook.environments.harbor.rewards import read_rewards
 from rollbook.environments.harbor.task_files import TaskStep, VerifierTable, resolve_variables, user_name
