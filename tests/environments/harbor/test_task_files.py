@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rollbook.environments import resolve
 from rollbook.environments.harbor import HarborTask, find_refusals, find_task_folders, read_task
 from rollbook.environments.harbor.harbor import Harbor
 from rollbook.errors import UsageError
@@ -139,8 +140,8 @@ def test_files_that_are_no_text_are_refused_by_their_name(tmp_path: Path) -> Non
     (tmp_path / "list").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="list: this is not a list of task folders"):
         find_task_folders(tmp_path / "list")
-    with pytest.raises(UsageError, match="as in harbor:PATH"):
-        Harbor()
+    with pytest.raises(UsageError, match="harbor:: a name is missing: harbor:NAME"):
+        resolve("harbor:")
 
 
 def test_public_network_is_allowed_only_on_request(tmp_path: Path) -> None:

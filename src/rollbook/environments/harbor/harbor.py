@@ -77,9 +77,7 @@ class Harbor(Environment):
     description = "task folders in Harbor's form: an agent works in a container, the task's tests score it"
     scoring_version = 1
 
-    def __init__(self, name: str = "", allow_network: bool = False, reward: str = "") -> None:
-        if not name:
-            raise UsageError("harbor: give a task folder, a folder of them or a list, as in harbor:PATH")
+    def __init__(self, name: str, allow_network: bool = False, reward: str = "") -> None:
         self._path, self._allow_network, self._reward = Path(name), allow_network, reward
         self._offered: dict[str, list[JSON]] = {}
 
