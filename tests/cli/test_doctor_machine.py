@@ -19,6 +19,7 @@ THINGS = [
     "  user namespaces",
     "  landlock",
     "  seccomp",
+    "containers",
     "slurm",
     "ray",
     "gpu",

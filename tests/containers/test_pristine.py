@@ -25,10 +25,19 @@ from rollbook.containers.pristine import choose_restorations, read_loader_cache
         ("/etc/ld.so.preload", "A", "/etc/ld.so.preload"),
         ("/etc/ld.so.cache", "C", "/etc/ld.so.cache"),
         ("/entry.sh", "C", "/entry.sh"),
+        ("/etc/alternatives/awk", "C", "/etc/alternatives/awk"),
+        ("/etc/nsswitch.conf", "C", "/etc/nsswitch.conf"),
+        ("/etc/pam.d/su", "C", "/etc/pam.d/su"),
+        ("/etc/profile.d/new.sh", "A", "/etc/profile.d/new.sh"),
+        ("/root/.profile", "C", "/root/.profile"),
+        ("/home/someone/.bashrc", "A", "/home/someone/.bashrc"),
+        ("/srv/home/.bashrc", "A", "/srv/home/.bashrc"),
+        ("/usr/lib/x86_64-linux-gnu/libnss_new.so.2", "A", "*/libnss_new.so.2"),
+        ("/usr/lib/x86_64-linux-gnu/libpam_misc.so.0", "C", "/usr/lib/x86_64-linux-gnu/libpam_misc.so.0"),
     ],
 )
 def test_what_could_speak_for_the_tests_is_put_back(path: str, kind: str, source: str) -> None:
-    chosen = choose_restorations({path: kind}, ["/opt/tools"], ["/entry.sh"])
+    chosen = choose_restorations({path: kind}, ["/opt/tools"], ["/entry.sh"], ["/srv/home"])
     assert [(each.path, each.source) for each in chosen] == [(path, source)]
 
 
@@ -41,6 +50,11 @@ def test_what_could_speak_for_the_tests_is_put_back(path: str, kind: str, source
         ("/usr/lib/x86_64-linux-gnu/libssl.so.3", "C"),
         ("/usr/bin", "C"),
         ("/etc/passwd", "C"),
+        ("/etc/nginx/nginx.conf", "C"),
+        ("/etc/pam.d/sshd", "A"),
+        ("/etc/alternatives/python3", "C"),
+        ("/app/.bashrc", "A"),
+        ("/usr/local/lib/python3.11/site-packages/new.py", "A"),
     ],
 )
 def test_other_work_of_the_agent_stays(path: str, kind: str) -> None:

@@ -49,12 +49,6 @@ def test_podman_that_would_ignore_limits_is_refused(
         asyncio.run(RUNTIMES["podman"]().require_limits())
 
 
-def test_the_entrypoint_of_the_image_may_run_first() -> None:
-    words = RUNTIMES["podman"]().run_command("c", Container(image="img", entrypoint=True), {}, ["/bin/sh", "-c", "x"])
-    assert words[-4:] == ["img", "/bin/sh", "-c", "x"]
-    assert "--entrypoint" not in words
-
-
 @pytest.mark.parametrize(
     "given",
     [{"image": ""}, {"image": "i", "memory_mb": 0}, {"image": "i", "network": "host"}],

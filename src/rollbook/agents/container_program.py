@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
@@ -28,7 +30,7 @@ from rollbook.agents.program import (
 from rollbook.containers import CommandResult, ContainerHandle, forward_into
 from rollbook.core import Message, Rollout, encode_pretty
 from rollbook.environments import SERVERS_FIELD, ContainerSession
-from rollbook.errors import ContextFull, LimitReached, UsageError
+from rollbook.errors import ContainerError, ContextFull, LimitReached, UsageError
 from rollbook.models import AskModel
 
 COPIED = "@"
@@ -36,6 +38,8 @@ COPIED = "@"
 
 FOLDER = "/.rollbook-agent"
 TASK_FILE, ANSWER_FILE = "/logs/agent/task.json", "/logs/agent/answer.txt"
+KILLED = 128 + signal.SIGKILL
+"""The exit code that a shell reports of a program that was killed."""
 
 
 def resolve_container_command(command: str) -> list[str]:
@@ -112,6 +116,10 @@ class ContainerProgram:
             await _read_answer(rollout, container)
             raise
         assert result is not None
+        if await _was_killed(result, container) and endpoint.calls:
+            with suppress(ContainerError):
+                await _read_answer(rollout, container)
+            return  # by what its model had it do: that is scored
         await _read_answer(rollout, container)
         if result.timed_out:
             raise LimitReached("agent_timeout")
@@ -130,6 +138,15 @@ class ContainerProgram:
             for task in (running, broken):
                 task.cancel()
             await asyncio.gather(running, broken, return_exceptions=True)
+
+
+async def _was_killed(result: CommandResult, container: ContainerHandle) -> bool:
+    """Return whether code inside killed the program; LimitReached if it exceeded a limit of the container."""
+    if result.timed_out or not result.exit_code:
+        return False
+    if limit := await container.find_limit():
+        raise LimitReached(limit)
+    return result.exit_code == KILLED
 
 
 async def _read_answer(rollout: Rollout, container: ContainerHandle) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.core import JSON, Message, Sampling, Settings
-from rollbook.errors import RayUnreachable, RolloutFailed, SchedulerError, UsageError
+from rollbook.errors import ContainerError, RayUnreachable, RolloutFailed, SchedulerError, UsageError
 from rollbook.models import RAW_LOGPROBS, AnsweredCall, ChatModel, has_weights, open_model, resolve_model, weights_path
 
 PROBE_TIMEOUT_S = 10.0
@@ -49,6 +49,7 @@ def check_machine() -> list[DoctorFinding]:
         _check_package("reasoning_gym", "reasoning_gym", "missing: pip install 'rollbook[gym]'"),
         check_open_files(),
         *check_sandbox(),
+        check_containers(),
         *check_schedulers(),
         check_ray(),
         check_gpu(),
@@ -160,6 +161,19 @@ def _check_seccomp() -> tuple[bool, str]:
         return False, "the kernel was built without filters"
     mode = ctypes.CDLL(None).prctl(PR_GET_SECCOMP, 0, 0, 0, 0)
     return True, "filters available" + ("; we already run under one" if mode == 2 else "")
+
+
+def check_containers() -> DoctorFinding:
+    """Ask the container runtime for its version, and whether the limits of containers hold."""
+    from rollbook.containers import find_runtime
+
+    try:
+        runtime = find_runtime()
+        version = asyncio.run(runtime.require("--version", timeout_s=PROBE_TIMEOUT_S)).decode().strip()
+        asyncio.run(runtime.require_limits())
+    except (ContainerError, UsageError, OSError) as error:
+        return DoctorFinding("containers", False, str(error))
+    return DoctorFinding("containers", True, f"{version}, for harbor:PATH")
 
 
 def check_schedulers() -> Iterator[DoctorFinding]:

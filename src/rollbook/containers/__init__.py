@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from rollbook.containers.host import ContainerHost
     from rollbook.containers.images import ImageBuild, hash_folder
     from rollbook.containers.owners import Owner, list_own_objects, reap_leftovers
-    from rollbook.containers.pristine import restore_pristine_files
+    from rollbook.containers.pristine import SYSTEM_FOLDERS, restore_pristine_files
     from rollbook.containers.runtime import Runtime, find_runtime
     from rollbook.containers.shell import CommandResult, KeptShell
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
+    "SYSTEM_FOLDERS",
     "CommandResult",
     "Container",
     "ContainerHandle",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import secrets
-import stat
 import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +23,10 @@ from rollbook.containers.control_groups import (
     has_too_many_processes,
     read_kill_count,
 )
+from rollbook.containers.layers import is_replaced_file, is_replaced_folder, list_layer_changes
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
-from rollbook.containers.shell import MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
+from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
 from rollbook.errors import ContainerError, ImageError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class ContainerHandle:
         self.name = f"rollbook-{secrets.token_hex(8)}"
         self._runtime, self._owner = runtime, owner
         self._main: KeptShell | None = None
+        self._has_entrypoint = False
         self._shells: dict[str, KeptShell] = {}
         self._user_ids: dict[str, str] = {}
         self._snapshots: list[LabelledObject] = []
@@ -62,11 +64,15 @@ class ContainerHandle:
     async def start(self) -> None:
         """Start the container, and wait for the shell that is its main process."""
         labels = {OWNER_LABEL: self._owner.label}
-        await self._open_main(self._runtime.run_command(self.name, self.container, labels, MAIN_COMMAND))
+        words = await self.image_entrypoint()
+        self._has_entrypoint = bool(words)
+        command = [*LAUNCH_COMMAND, *words] if words else MAIN_COMMAND
+        await self._open_main(self._runtime.run_command(self.name, self.container, labels, command))
 
-    async def _open_main(self, command: Sequence[str]) -> None:
+    async def _open_main(self, command: Sequence[str], *, entrypoint: bool = True) -> None:
         main = KeptShell(command, self.container.env, self._interrupt)
-        await main.open(self.container.start_timeout_s)
+        choice = ("entrypoint\n" if entrypoint else "shell\n") if self._has_entrypoint else ""
+        await main.open(self.container.start_timeout_s, choice)
         self._main = main
         await self._watch_memory(main)
         if self.container.storage_mb and self._watcher is None:
@@ -286,12 +292,16 @@ class ContainerHandle:
                 await process.wait()
 
     async def _explain_copy(self, source: str, code: int, errors: str) -> Exception:
-        """Return why a file was not copied: it is missing or changes meanwhile, or the container or command ended."""
+        """Return why a file was not copied: it is missing or cannot be read, or the container or command ended."""
         why = f"{source} cannot be copied: {summarize_error(errors)}"
         missing = "could not be found" in errors or "could not find" in errors.lower()
-        if missing or (code > 0 and await self.is_running()):
+        ours = code < 0 or "no space left" in errors.lower()
+        if missing or (not ours and await self._exists()):
             return FileNotFoundError(why)
         return ContainerError(why)
+
+    async def _exists(self) -> bool:
+        return (await self._runtime.call("container", "inspect", "--format", "{{.Id}}", self.name)).code == 0
 
     async def read_archived(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file by the runtime alone: nothing inside is run for that, and it may be stopped."""
@@ -309,11 +319,19 @@ class ContainerHandle:
 
         A listing of changes does not tell; the layer with the container's own files does, where we may read it.
         """
+        upper = (await self._find_layers()).get("UpperDir")
+        return [folder for folder in folders if upper and is_replaced_folder(upper + folder)]
+
+    async def find_replaced_files(self, files: Iterable[str]) -> list[str]:
+        """Return which of these files of the image are now something else, such as a folder."""
+        upper = (await self._find_layers()).get("UpperDir")
+        return [file for file in files if upper and is_replaced_file(upper + file)]
+
+    async def _find_layers(self) -> dict[str, str]:
+        """Return the folders of this machine with the container's files; nothing where we may not read them."""
         shown = await self._runtime.require("container", "inspect", "--format", "{{json .GraphDriver.Data}}", self.name)
-        upper = (msgspec.json.decode(shown, type=dict[str, str] | None) or {}).get("UpperDir")
-        if not upper:
-            return []
-        return [folder for folder in folders if _is_replaced(Path(upper + folder))]
+        layers = msgspec.json.decode(shown, type=dict[str, str] | None) or {}
+        return layers if os.access(layers.get("UpperDir", ""), os.R_OK | os.X_OK) and os.geteuid() == 0 else {}
 
     async def main_pid(self) -> int:
         """Return the process id, on this machine, of the container's main process."""
@@ -326,13 +344,25 @@ class ContainerHandle:
         """Return the entrypoint of the image, if the container runs it."""
         if not self.container.entrypoint:
             return []
-        shown = await self._runtime.require(
-            "image", "inspect", "--format", "{{json .Config.Entrypoint}}", self.container.image
+        return await self._inspect_image("Entrypoint")
+
+    async def search_path(self) -> list[str]:
+        """Return the folders in which programs are found: those of the task, else those of the image."""
+        settings = [f"{name}={value}" for name, value in self.container.env.items()]
+        settings = [*await self._inspect_image("Env"), *settings]
+        found = [value for name, _, value in (each.partition("=") for each in settings) if name == "PATH"]
+        return [each.rstrip("/") for each in found[-1].split(":") if each] if found else []
+
+    async def _inspect_image(self, field: str) -> list[str]:
+        shown = await self._runtime.call(
+            "image", "inspect", "--format", f"{{{{json .Config.{field}}}}}", self.container.image
         )
-        return msgspec.json.decode(shown, type=list[str] | None) or []
+        return msgspec.json.decode(shown.stdout or b"null", type=list[str] | None) or []
 
     async def changed_paths(self) -> dict[str, str]:
         """Return what differs from the image: A (added), C (changed) or D (deleted) by path."""
+        if layers := await self._find_layers():
+            return await asyncio.to_thread(list_layer_changes, layers)
         lines = (await self._runtime.require("diff", self.name)).decode(errors="replace").splitlines()
         return {path: kind for kind, _, path in (line.partition(" ") for line in lines) if path}
 
@@ -351,9 +381,27 @@ class ContainerHandle:
         await self._runtime.call("kill", self.name)
         await self._runtime.call("wait", self.name, timeout_s=30)
 
-    async def restart(self) -> None:
-        """Start a container that was killed: the same files and mounts, no other process."""
-        await self._open_main(self._runtime.start_command(self.name))
+    async def restart(self, *, entrypoint: bool = True) -> None:
+        """Start a container that was killed: the same files and mounts, no other process but the entrypoint's."""
+        try:
+            await self._open_main(self._runtime.start_command(self.name), entrypoint=entrypoint)
+        except ContainerError:
+            if not await self._repair_workdir():
+                raise
+            await self._open_main(self._runtime.start_command(self.name), entrypoint=entrypoint)
+
+    async def _repair_workdir(self) -> bool:
+        """Put folders where code inside left something else on the way to the working folder; return whether any."""
+        place = PurePosixPath(await self._find_workdir())
+        folders = [str(each) for each in (*reversed(place.parents), place) if each.name]
+        replaced = await self.find_replaced_folders(folders)
+        for folder in replaced:
+            await self.put_archive("/", _pack_folder(folder))
+        return bool(replaced)
+
+    async def _find_workdir(self) -> str:
+        shown = await self._runtime.require("container", "inspect", "--format", "{{.Config.WorkingDir}}", self.name)
+        return shown.decode().strip() or "/"
 
     async def _close_shells(self) -> None:
         shells = [*self._shells.values(), *([self._main] if self._main else [])]
@@ -378,11 +426,14 @@ def _has_kills(groups: str) -> bool:
     return False
 
 
-def _is_replaced(path: Path) -> bool:
-    try:
-        return not stat.S_ISDIR(path.lstat().st_mode)
-    except (FileNotFoundError, PermissionError):
-        return False
+def _pack_folder(path: str) -> bytes:
+    """Return an archive with an empty folder."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        entry = tarfile.TarInfo(path.lstrip("/"))
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(entry)
+    return archive.getvalue()
 
 
 def _pack(source: Path, name: str, file: IO[bytes]) -> None:

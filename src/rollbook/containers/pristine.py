@@ -11,7 +11,7 @@ import io
 import re
 import struct
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePosixPath
 
 import msgspec
@@ -83,6 +83,7 @@ PROGRAMS = frozenset(
         "nice",
         "nl",
         "nohup",
+        "nawk",
         "nproc",
         "numfmt",
         "od",
@@ -139,6 +140,7 @@ PROGRAMS = frozenset(
         "users",
         "wc",
         "which",
+        "which.debianutils",
         "who",
         "whoami",
         "xargs",
@@ -151,16 +153,35 @@ PROGRAMS = frozenset(
 
 LIBRARIES = re.compile(
     r"(?:ld-linux.*|ld-musl.*|ld\.so.*|ld-2.*|lib(?:c|m|dl|rt|pthread|tinfo|readline|selinux|pcre2-8|acl|attr|cap|gmp|"
-    r"mpfr|sigsegv|crypto|resolv|nss_\w+)[-.].*so.*)"
+    r"mpfr|sigsegv|crypto|resolv|nss_\w+|pam\w*|audit|cap-ng|crypt|proc-?2|procps)[-.].*so.*|pam_\w+\.so)"
 )
 """The libraries that those programs load, and the program that loads them."""
 
 PROGRAM_FOLDERS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 LIBRARY_FOLDERS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib")
-SYSTEM_FOLDERS = ("/usr", "/etc", *PROGRAM_FOLDERS, *LIBRARY_FOLDERS)
+SETTING_FOLDERS = ("/etc/alternatives", "/etc/pam.d", "/etc/profile.d", "/etc/security")
+MACHINE_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")
+SYSTEM_FOLDERS = ("/usr", "/etc", *PROGRAM_FOLDERS, *LIBRARY_FOLDERS, *MACHINE_FOLDERS, *SETTING_FOLDERS)
 """Folders without which no test runs; in most images those at the top are links to others. Outer folders first."""
 
+SETTINGS = re.compile(
+    r"/etc/(?:nsswitch\.conf|environment|login\.defs|profile|profile\.d/.+|bash\.bashrc|bashrc|inputrc|pam\.conf|"
+    r"security/[^/]+\.conf|pam\.d/(?:su|su-l|sudo|sudo-i|runuser|runuser-l|login|other|(?:common|system|password)-\w+))"
+)
+"""What the shell and the basic programs read in /etc. The rest of /etc is work of the agent: users, servers, hosts."""
+
+STARTUP_FILES = frozenset(
+    [".profile", ".bash_profile", ".bash_login", ".bashrc", ".inputrc", ".pam_environment", ".zshenv", ".zprofile"]
+)
+"""What a shell of a user reads first, in the user's home."""
+
+PLUGINS = re.compile(r"(?:libnss_\w+\.so.*|pam_\w+\.so)")
+"""Libraries that are loaded because a setting names them: one that the image lacks is none that tests need."""
+
 MAX_FOLDER_BYTES = 8 << 30
+USER_FILES = ("/etc/passwd", "/etc/group")
+"""Files that the runtime reads itself: it starts no container in which one of them is a folder."""
+
 PRELOAD, CACHE = "/etc/ld.so.preload", "/etc/ld.so.cache"
 
 
@@ -172,14 +193,15 @@ class Restoration(msgspec.Struct, frozen=True):
 
 
 def choose_restorations(
-    changes: Mapping[str, str], search_path: Iterable[str], others: Iterable[str] = ()
+    changes: Mapping[str, str], search_path: Iterable[str], others: Iterable[str] = (), homes: Iterable[str] = ()
 ) -> list[Restoration]:
     """Return what of the changes of an agent is undone; `others` are more paths that must be those of the image."""
-    folders = {*PROGRAM_FOLDERS, *search_path}
+    folders = {*PROGRAM_FOLDERS, "/etc/alternatives", *search_path}
+    others, homes = {PRELOAD, CACHE, *others}, {"/root", *homes}
     chosen = []
     for path, kind in changes.items():
         place = PurePosixPath(path)
-        if path in (PRELOAD, CACHE, *others):
+        if path in others or SETTINGS.fullmatch(path) or _is_startup_file(place, homes):
             chosen.append(Restoration(path, path))
         elif (str(place.parent) in folders and place.name in PROGRAMS) or (
             path.startswith(tuple(f"{each}/" for each in LIBRARY_FOLDERS)) and LIBRARIES.fullmatch(place.name)
@@ -188,12 +210,24 @@ def choose_restorations(
     return chosen
 
 
+def _is_startup_file(place: PurePosixPath, homes: Collection[str]) -> bool:
+    at_home = str(place.parent) in homes or str(place.parent.parent) == "/home"
+    return at_home and place.name in STARTUP_FILES
+
+
+def _may_be_emptied(path: str) -> bool:
+    """Whether a file that the image lacks is made empty, as nothing that tests need."""
+    place = PurePosixPath(path)
+    named = PLUGINS.fullmatch(place.name) or place.name in STARTUP_FILES
+    return path == PRELOAD or bool(SETTINGS.fullmatch(path) or named)
+
+
 async def restore_pristine_files(host: ContainerHost, handle: ContainerHandle, others: Iterable[str] = ()) -> list[str]:
     """Undo, in a container that was killed, what could speak for its tests; return the paths that were put back."""
-    search = handle.container.env.get("PATH", "").split(":")
     changes = await handle.changed_paths()
     folders = [each for each in SYSTEM_FOLDERS if changes.get(each) in ("C", "D")]
-    chosen = choose_restorations(changes, [each for each in search if each], others)
+    others = [*others, *await handle.find_replaced_files(USER_FILES)]
+    chosen = choose_restorations(changes, await handle.search_path(), others, await _find_homes(handle))
     if not folders and not chosen:
         return []
     image = Container(image=handle.container.image, memory_mb=handle.container.memory_mb, user="0")
@@ -205,6 +239,15 @@ async def restore_pristine_files(host: ContainerHost, handle: ContainerHandle, o
     finally:
         await host.remove(pristine)
     return restored
+
+
+async def _find_homes(handle: ContainerHandle) -> list[str]:
+    """Return the homes of the users that the agent left."""
+    try:
+        text = (await handle.read_archived("/etc/passwd")).decode(errors="replace")
+    except (OSError, ValueError, ContainerError):
+        return []
+    return [fields[5].rstrip("/") for fields in (line.split(":") for line in text.splitlines()) if len(fields) > 5]
 
 
 async def _restore_folder(pristine: ContainerHandle, handle: ContainerHandle, path: str, lost: set[str]) -> bool:
@@ -226,9 +269,11 @@ async def _restore_folder(pristine: ContainerHandle, handle: ContainerHandle, pa
 
 async def _restore(pristine: ContainerHandle, handle: ContainerHandle, wanted: Restoration) -> bool:
     source = await _find_source(pristine, wanted)
+    if source and not (await pristine.run(f"[ -d {quote(source)} ] && [ ! -h {quote(source)} ]")).exit_code:
+        return False  # a folder has only other times or permissions: what changed in it is listed too
     if wanted.path == CACHE and source and not await _redirects(pristine, handle):
         return False  # libraries that the agent installed are found by it
-    if source is None and wanted.path != PRELOAD:
+    if source is None and not _may_be_emptied(wanted.path):
         return False  # the image has no such program, so the tests do not expect one of it
     content = b"" if source is None else await _read_whole(pristine, source)
     link = (await pristine.run(f"readlink {quote(source)}")).text.strip() if source else ""

@@ -44,6 +44,7 @@ _IMAGE_FAULTS = (
     "unable to find user",
     "no matching entries in passwd",
     "exec format error",
+    "1: exec: ",
     "manifest unknown",
 )
 
@@ -216,8 +217,6 @@ class CommandLine:
             command += ["--volume", f"{mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'}"]
         command += ["--workdir", container.workdir] if container.workdir else []
         command += ["--user", container.user] if container.user else []
-        if container.entrypoint:
-            return [*command, container.image, *main]
         return [*command, "--entrypoint", main[0], container.image, *main[1:]]
 
     def start_command(self, name: str) -> list[str]:

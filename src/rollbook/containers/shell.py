@@ -146,6 +146,12 @@ def _print_marker(word: str, number: str) -> str:
 MAIN_COMMAND = ("/bin/sh", "-c", _LOOP)
 """The process inside a container whose pipes we keep open."""
 
+_LAUNCH = """read -r how || exit 0
+if [ "$how" = entrypoint ]; then exec "$@" /bin/sh -c "$0"; fi
+exec /bin/sh -c "$0\""""
+LAUNCH_COMMAND = ("/bin/sh", "-c", _LAUNCH, _LOOP)
+"""The same for an image with an entrypoint, whose words follow: the first line says whether it is run first."""
+
 
 def ticks_now() -> int:
     """Return the time since the boot in the unit of process start times; container and host share the kernel."""
@@ -170,8 +176,11 @@ class KeptShell:
         self._lock = asyncio.Lock()
         self._session_pid = 0
 
-    async def open(self, timeout_s: float) -> None:
-        """Start the process and wait until the shell inside answers; why it does not is a Container- or ImageError."""
+    async def open(self, timeout_s: float, first_line: str = "") -> None:
+        """Start the process and wait until the shell inside answers; why it does not is a Container- or ImageError.
+
+        `first_line` is for a command that reads one before the loop begins.
+        """
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
@@ -184,7 +193,7 @@ class KeptShell:
         self._error_reader = asyncio.create_task(self._read_errors(), name="container errors")
         try:
             async with asyncio.timeout(timeout_s):
-                await self._send(f"{self._end_word}\n")
+                await self._send(f"{first_line}{self._end_word}\n")
                 await self._greet_session()
         except TimeoutError:
             await self.close()

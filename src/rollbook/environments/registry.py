@@ -439,6 +439,9 @@ def _missing_parameters(cls: type[Environment], args: dict[str, JSON]) -> list[s
 
 def _construct_resolved(spec: str, found: _ResolvedClass, args: dict[str, JSON]) -> LoadedEnvironment:
     execution_mode(found.cls)  # errors of the class come before errors of its arguments
+    scheme = spec.partition(":")[0].partition("?")[0]
+    if scheme in BUILT_IN and _missing_parameters(found.cls, args) == ["name"]:
+        raise UsageError(f"{spec}: a name is missing: {scheme}:NAME")
     instance = construct(found.cls, args)
     return LoadedEnvironment(make_spec(spec, found, args, instance), found.cls, instance, found.path, found.files)
 

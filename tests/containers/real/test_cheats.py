@@ -16,6 +16,7 @@ from rollbook.containers import Container, ContainerHandle, ContainerHost
 from rollbook.errors import ContainerError
 
 AT_ONCE = 3
+AS_NOBODY = ("no-users", "no-way-to-the-tests")
 
 
 def make_task(folder: Path, script: str, verifier: str = "") -> None:
@@ -54,7 +55,7 @@ def test_no_cheat_gets_a_reward(tmp_path: Path) -> None:
 
 def test_no_destruction_avoids_a_score(tmp_path: Path) -> None:
     for name, script in DESTRUCTIONS.items():
-        make_task(tmp_path / "tasks" / name, script, 'user = "nobody"' if name == "no-users" else "")
+        make_task(tmp_path / "tasks" / name, script, 'user = "nobody"' if name in AS_NOBODY else "")
     out = tmp_path / "run"
     rollbook.run(
         f"harbor:{tmp_path / 'tasks'}", agent="oracle", out=str(out), concurrency=AT_ONCE, allow_shortfall=True
@@ -64,6 +65,28 @@ def test_no_destruction_avoids_a_score(tmp_path: Path) -> None:
     scores = {rollout.task.id: (rollout.score.reward, rollout.attempt) for rollout in run.rollouts() if rollout.score}
     assert scores == dict.fromkeys(DESTRUCTIONS, (0.0, 1))
     assert list_left() == []
+
+
+def test_a_folder_in_place_of_a_file_does_no_harm_to_work_that_is_done(tmp_path: Path) -> None:
+    make_task(tmp_path / "task", "echo hello > /app/word.txt; rm /etc/issue; mkdir -p /etc/issue/sub")
+    rollbook.run(f"harbor:{tmp_path / 'task'}", agent="oracle", out=str(tmp_path / "run"))
+    assert [rollout.score.reward for rollout in rollbook.load(tmp_path / "run").rollouts() if rollout.score] == [1.0]
+
+
+def test_the_entrypoint_is_started_again_for_tests_only_where_it_starts_services(tmp_path: Path) -> None:
+    check = '[environment.healthcheck]\ncommand = "true"\n'
+    for name, more in (("plain", ""), ("services", check)):
+        task = tmp_path / "tasks" / name
+        make_task(task, "true")
+        (task / "task.toml").write_text((task / "task.toml").read_text() + more)
+        dockerfile = (task / "environment" / "Dockerfile").read_text()
+        entrypoint = """ENTRYPOINT ["bash", "-c", "echo >> /starts; exec \\"$@\\"", "bash"]\n"""
+        (task / "environment" / "Dockerfile").write_text(f"{dockerfile}\n{entrypoint}")
+        (task / "tests" / "test.sh").write_text("#!/bin/bash\nwc -l < /starts > /logs/verifier/reward.txt\n")
+    rollbook.run(f"harbor:{tmp_path / 'tasks'}", agent="oracle", out=str(tmp_path / "run"))
+    run = rollbook.load(tmp_path / "run")
+    starts = {rollout.task.id: rollout.score.reward for rollout in run.rollouts() if rollout.score}
+    assert starts == {"plain": 1.0, "services": 2.0}
 
 
 async def verify_in_place(handle: ContainerHandle) -> float | None:

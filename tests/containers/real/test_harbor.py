@@ -282,6 +282,31 @@ def test_a_program_inside_reaches_its_model_and_nothing_else(
     assert list_left() == []
 
 
+@pytest.mark.parametrize(
+    ("command", "ended"),
+    [
+        ("exec python3 -c 'x = bytearray(10**9)'", "memory_limit"),
+        ("kill -9 -1", ""),
+        ("f() { f | f & }; f; f; sleep 3; exit 1", "process_limit"),
+    ],
+)
+def test_what_a_program_does_to_its_container_is_scored(
+    tmp_path: Path, command: str, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.jsonl"
+    answer = f"echo hello > /app/word.txt; {command}"
+    script.write_text(json.dumps({"answer": answer, "prompt_ids": [1], "ids": [2, 3], "logprobs": [0.0, 0.0]}))
+    monkeypatch.chdir(Path(__file__).parent)
+    out = tmp_path / "run"
+    rollbook.run(
+        f"harbor:{TASKS / 'write-word'}", agent="program:bash agent.sh", model=f"scripted:{script}", out=str(out)
+    )
+    (rollout,) = rollbook.load(out).rollouts()
+    assert rollout.score
+    assert (rollout.score.reward, rollout.ended or "", rollout.attempt) == (1.0, ended, 1)
+    assert list_left() == []
+
+
 def copy_task(name: str, folder: Path, old: str, new: str) -> Path:
     subprocess.run(["cp", "-r", TASKS / name, folder], check=True)
     config = (folder / "task.toml").read_text()

@@ -148,7 +148,7 @@ def test_what_is_handed_to_the_scorer(text, expected, answer):
         ("reasoning_gym:chain_sum?max_terms=two", r"reasoning_gym:chain_sum: Expected `int`, got `str`"),
         ("reasoning_gym:chain_sum?size=0", r"size must be positive"),
         ("reasoning_gym:composite", r"Must specify at least one dataset"),
-        ("reasoning_gym", r"ReasoningGym: .*'name'; its arguments are ReasoningGym\(name"),
+        ("reasoning_gym", r"reasoning_gym: a name is missing: reasoning_gym:NAME"),
     ],
 )
 def test_each_mistake_is_one_line(spec, message):

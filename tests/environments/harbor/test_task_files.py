@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rollbook.environments import resolve
 from rollbook.environments.harbor import HarborTask, find_refusals, find_task_folders, read_task
 from rollbook.environments.harbor.harbor import Harbor
 from rollbook.errors import UsageError
@@ -68,6 +69,16 @@ def test_the_task_folders_of_our_tests_are_honoured(folder: Path) -> None:
         (QUIET + 'memory = "1G"\nmemory_mb = 512', "memory = '1G' contradicts memory_mb = 512"),
         (QUIET + 'storage = "-1G"', "storage = '-1G'"),
         (QUIET + "cpus = 0", "cpus = 0"),
+        (QUIET + "cpus = 50000", "[environment] cpus = 50000: this machine has"),
+        (QUIET + "memory_mb = 1", "[environment] memory_mb = 1"),
+        (QUIET + "memory_mb = 99999999999999", "memory_mb = 99999999999999"),
+        (QUIET + "storage_mb = 99999999999999", "storage_mb = 99999999999999"),
+        (QUIET + 'docker_image = "--help"', "docker_image = '--help'"),
+        (QUIET + 'docker_image = "UPPER CASE"', "docker_image = 'UPPER CASE'"),
+        (QUIET + '[environment.env]\n"=x" = "1"', "[environment.env] '=x'"),
+        (QUIET + '[verifier.env]\n"A B" = "1"', "[verifier.env] 'A B'"),
+        (QUIET + '[agent]\nuser = "-x"', "[agent] user = '-x'"),
+        (QUIET + '[verifier]\nuser = "-x"', "[verifier] user = '-x'"),
         (QUIET + "cpus = nan", "cpus = nan"),
         (QUIET + "build_timeout_sec = inf", "build_timeout_sec = inf"),
         (QUIET + "[agent]\ntimeout_sec = 0", "[agent] timeout_sec = 0"),
@@ -120,6 +131,17 @@ def test_missing_and_unsupported_files_are_refused(tmp_path: Path) -> None:
     found = " ".join(refusals(tmp_path))
     for name in ("docker-compose.yaml", "tests/test.sh", "instruction.md", "trajectory.json", "tests/.harborignore"):
         assert name in found
+
+
+def test_files_that_are_no_text_are_refused_by_their_name(tmp_path: Path) -> None:
+    make_task(tmp_path / "task")
+    (tmp_path / "task" / "instruction.md").write_bytes(b"\xff\xfe")
+    assert refusals(tmp_path / "task") == ["instruction.md is not text in UTF-8"]
+    (tmp_path / "list").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="list: this is not a list of task folders"):
+        find_task_folders(tmp_path / "list")
+    with pytest.raises(UsageError, match="harbor:: a name is missing: harbor:NAME"):
+        resolve("harbor:")
 
 
 def test_public_network_is_allowed_only_on_request(tmp_path: Path) -> None:

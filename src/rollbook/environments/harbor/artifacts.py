@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import tarfile
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -43,7 +45,9 @@ async def _copy(handle: ContainerHandle, artifacts: list[str | Artifact], folder
         place = folder / wanted.strip("/")
         try:
             await _copy_one(handle, source, place, renamed=wanted != source)
-        except (FileNotFoundError, FileExistsError, ValueError) as error:
+        except (OSError, ValueError, tarfile.TarError) as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise
             collected.notes.append(f"artifact {source}: {str(error)[:200]}")
             continue
         if place.exists():

@@ -299,7 +299,7 @@ async def finish_step(state: HarborState) -> None:
             if step is not state.steps[-1]:
                 await handle.restart()
         else:
-            tests = await run_shared_tests(handle, step, kept)
+            tests = await run_shared_tests(handle, step, kept, with_services=state.task.starts_services(step))
     state.done.append(StepOutcome(step.name, tests, [*filter(None, notes), *artifacts.notes]))
 
 

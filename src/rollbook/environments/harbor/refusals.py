@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from rollbook.environments.harbor.task_files import (
@@ -20,14 +21,22 @@ from rollbook.environments.harbor.task_files import (
     NetworkMode,
     TaskConfig,
     TaskStep,
+    User,
     VerifierTable,
     artifact_source,
     is_safe_path,
     parse_size_mb,
+    user_name,
 )
 
 IGNORE_FILE = ".harborignore"
 LOOPBACK = ("localhost", "127.0.0.1")
+LEAST_MEMORY_MB, MOST_MB = 16, 1 << 24
+"""In less memory no container starts; no machine has more memory or disk."""
+
+_IMAGE = re.compile(r"[A-Za-z0-9][\w.:/@-]*")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_USER = re.compile(r"(?:\w[\w.-]*\$?(?::\w[\w.-]*)?)?")
 
 
 def find_refusals(task: HarborTask, *, allow_network: bool) -> list[str]:
@@ -45,6 +54,8 @@ def find_refusals(task: HarborTask, *, allow_network: bool) -> list[str]:
     if len({step.name for step in task.steps}) < len(task.steps):
         found.append("[[steps]]: two have the same name")
     for table, variables in _variables(config):
+        bad = [name for name in variables if not _VARIABLE_NAME.fullmatch(name)]
+        found += [f"[{table}] {name!r}: this is not the name of a variable" for name in bad]
         found += [f"[{table}] {name}: the variable {missing} is not set" for name, missing in _missing(variables)]
     return found
 
@@ -74,11 +85,21 @@ def _check_step_files(task: HarborTask, step: TaskStep) -> Iterator[str]:
         return
     if not (step.folder / "instruction.md").is_file():
         yield "instruction.md is missing"
+    elif not _is_text(step.folder / "instruction.md"):
+        yield "instruction.md is not text in UTF-8"
     bundled = step.verifier.is_separate and task.verifier_image(step).bundled
     if not bundled and not any((folder / "test.sh").is_file() for folder in step.tests):
         yield "tests/test.sh is missing"
     if (step.folder / "trajectory.json").is_file():
         yield "trajectory.json: an earlier conversation cannot be continued"
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        path.read_bytes().decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _check_artifact(artifact: str | Artifact) -> Iterator[str]:
@@ -109,9 +130,28 @@ def _check_environment(table: EnvironmentTable, name: str, allow_network: bool) 
         yield f"[{name}] skills_dir: the built-in agent has no folder of skills"
     if table.workdir and not table.workdir.startswith("/"):
         yield f"[{name}] workdir = {table.workdir!r}: give an absolute path"
+    if table.docker_image and not _IMAGE.fullmatch(table.docker_image):
+        yield f"[{name}] docker_image = {table.docker_image!r}: this is not the name of an image"
     yield from _check_healthcheck(table.healthcheck, f"[{name}] healthcheck")
+    yield from _check_limits(table, name)
     yield from _check_sizes(table, name)
     yield from _check_numbers(table, ("cpus", "memory_mb", "storage_mb", "build_timeout_sec"), f"[{name}]")
+
+
+def _check_limits(table: EnvironmentTable, name: str) -> Iterator[str]:
+    """Check limits that no container can have on this machine."""
+    memory, storage, cores = table.memory_limit_mb, table.storage_limit_mb, os.cpu_count() or 1
+    if memory is not None and (0 < memory < LEAST_MEMORY_MB or memory > MOST_MB):
+        yield f"[{name}] memory_mb = {memory}: give a number from {LEAST_MEMORY_MB} to {MOST_MB}"
+    if storage is not None and storage > MOST_MB:
+        yield f"[{name}] storage_mb = {storage}: give a number up to {MOST_MB}"
+    if table.cpus is not None and cores < table.cpus < math.inf:
+        yield f"[{name}] cpus = {table.cpus:g}: this machine has {cores}"
+
+
+def _check_user(user: User, where: str) -> Iterator[str]:
+    if not _USER.fullmatch(user_name(user)):
+        yield f"{where} user = {user!r}: this is not the name of a user"
 
 
 def _check_sizes(table: EnvironmentTable, name: str) -> Iterator[str]:
@@ -169,6 +209,7 @@ def _check_server(server: McpTable) -> Iterator[str]:
 def _check_agent(table: AgentTable, environment: EnvironmentTable) -> Iterator[str]:
     yield from _check_network(table, environment.network, "agent")
     yield from _check_numbers(table, ("timeout_sec",), "[agent]")
+    yield from _check_user(table.user, "[agent]")
 
 
 def _check_network(table: AgentTable | VerifierTable, network: NetworkMode, name: str) -> Iterator[str]:
@@ -192,7 +233,9 @@ def _check_verifier(task: HarborTask, step: TaskStep, allow_network: bool) -> It
             yield "tests/docker-compose.yaml: compose files (several containers) are not supported"
     yield from _check_network(table, environment.network, "verifier")
     yield from _check_numbers(table, ("timeout_sec",), "[verifier]")
+    yield from _check_user(table.user, "[verifier]")
     for collect in table.collect:
+        yield from _check_user(collect.user, "[[verifier.collect]]")
         yield from _check_numbers(collect, ("timeout_sec",), "[[verifier.collect]]")
         if collect.service != "main":
             yield f"[[verifier.collect]] service {collect.service!r} is of a compose file, which is not supported"

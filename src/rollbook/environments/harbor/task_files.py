@@ -237,6 +237,12 @@ class HarborTask(msgspec.Struct, frozen=True):
             return [TaskStep("", self.folder, config.agent, config.verifier, tests, config.artifacts)]
         return [self._make_step(table) for table in config.steps]
 
+    def starts_services(self, step: TaskStep) -> bool:
+        """Return whether the entrypoint starts services, as a healthcheck or a URL of an MCP server says."""
+        environment = self.config.environment
+        checks = (environment.healthcheck, step.healthcheck)
+        return any(checks) or any(server.is_http for server in environment.mcp_servers)
+
     def _make_step(self, table: StepTable) -> TaskStep:
         config, folder = self.config, self.folder / "steps" / table.name
         agent = msgspec.structs.replace(
@@ -301,7 +307,11 @@ def find_task_folders(path: Path) -> list[Path]:
 
 
 def _read_list(path: Path) -> Iterator[Path]:
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    try:
+        lines = path.read_text().splitlines()
+    except (UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"harbor:{path}: this is not a list of task folders: {error}") from None
+    for number, line in enumerate(lines, 1):
         name = line.partition("#")[0].strip()
         if not name:
             continue

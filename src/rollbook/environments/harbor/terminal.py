@@ -47,10 +47,10 @@ class AgentTerminal:
         if self._shell is None:
             try:
                 self._shell = await self._handle.open_shell(user=self.user)
-            except ImageError as error:
-                if not self._had_shell:
+            except ContainerError as error:
+                if not self._had_shell or not await self._lacks_shell(error):
                     raise
-                return f"[no shell can be started: {error}]"  # the agent removed what it needs
+                return f"[no shell can be started: {error}]"
             self._had_shell = True
         wanted = min(allowed, timeout_s) if timeout_s and timeout_s > 0 else allowed
         try:
@@ -63,6 +63,12 @@ class AgentTerminal:
         remarks += [f"[ended after {wanted:g} s]"] if result.timed_out else []
         remarks += ["[the shell ended; the next command runs in a new one]"] if result.shell_ended else []
         return "\n".join(part for part in (result.text.rstrip("\n"), *remarks) if part) or "[no output]"
+
+    async def _lacks_shell(self, error: ContainerError) -> bool:
+        """Return whether the agent removed what a shell needs, such as its program or the working folder."""
+        if isinstance(error, ImageError):
+            return True
+        return await self._handle.is_running() and not await self._handle.find_limit()
 
     async def run_program(self, command: str, env: Mapping[str, str]) -> CommandResult:
         """Run a program that works by itself, in a shell of its own."""

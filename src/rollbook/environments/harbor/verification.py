@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import secrets
 import shutil
 import tarfile
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.containers import Container, ContainerHandle, ContainerHost, restore_pristine_files
+from rollbook.containers import SYSTEM_FOLDERS, Container, ContainerHandle, ContainerHost, restore_pristine_files
 from rollbook.environments.harbor.healthchecks import wait_until_healthy
 from rollbook.environments.harbor.rewards import read_rewards
 from rollbook.environments.harbor.task_files import TaskStep, VerifierTable, resolve_variables, user_name
@@ -48,18 +49,23 @@ class TestsResult(msgspec.Struct, omit_defaults=True):
     """What the agent had changed of the tests' own tools, and was put back."""
 
 
-async def run_shared_tests(handle: ContainerHandle, step: TaskStep, kept: Path | None) -> TestsResult:
-    """Run the tests in the container that the agent left, which was killed; `kept` is where their logs go."""
+async def run_shared_tests(
+    handle: ContainerHandle, step: TaskStep, kept: Path | None, *, with_services: bool
+) -> TestsResult:
+    """Run the tests in the container that the agent left, which was killed; `kept` is where their logs go.
+
+    The entrypoint may run what the agent changed, next to the tests: it is started again only if the task says that it
+    starts services.
+    """
     assert handle.host is not None
-    # The programs that the image starts before ours must be those of the image too.
-    entrypoint = [word for word in await handle.image_entrypoint() if word.startswith("/")]
+    entrypoint = find_paths(await handle.image_entrypoint()) if with_services else []
     try:
         restored = await restore_pristine_files(handle.host, handle, entrypoint)
     except RolloutFailed as error:
         return TestsResult(failure=error.kind, message=error.message)
     staged = f"/.rollbook-tests-{secrets.token_hex(8)}"
     await handle.put_archive("/", await asyncio.to_thread(pack_tests, step.tests, staged))
-    await handle.restart()
+    await handle.restart(entrypoint=with_services)
     await _place_tests(handle, staged)
     result = await _run_script(handle, step.verifier, kept)
     result.restored = restored
@@ -88,6 +94,15 @@ async def run_separate_tests(
         return await _run_script(handle, step.verifier, kept)
     finally:
         await host.remove(handle)
+
+
+def find_paths(words: list[str]) -> list[str]:
+    """Return the absolute paths that the words of an entrypoint name, also inside a script of `-c`.
+
+    >>> find_paths(["/bin/sh", "-c", "/start.sh; exec \\"$@\\""])
+    ['/bin/sh', '/start.sh']
+    """
+    return [path for word in words for path in re.findall(r"(?<![\w.$@/-])/[\w./@+-]+", word)]
 
 
 class KeptArtifact(msgspec.Struct, frozen=True):
@@ -123,7 +138,8 @@ async def _place_tests(handle: ContainerHandle, staged: str) -> None:
     """Replace whatever the agent put at /tests and /logs/verifier."""
     moves = [f"rm -rf {TESTS}", f"mv {staged} {TESTS}"] if staged else [f"chmod +x {TESTS}/test.sh"]
     moves += [f"if [ -h {LOGS} ] || [ ! -d {LOGS} ]; then rm -rf {LOGS}; fi", f"rm -rf {VERIFIER_LOGS}"]
-    moves += [f"mkdir -p {VERIFIER_LOGS}", f"chmod 777 {VERIFIER_LOGS}"]
+    moves += [f"mkdir -p {VERIFIER_LOGS}", f"chmod 777 {VERIFIER_LOGS}", f"chmod a+rx / {LOGS} {TESTS}"]
+    moves += [f'for f in {" ".join(SYSTEM_FOLDERS)}; do [ ! -d "$f" ] || chmod a+rx "$f" || exit 1; done']
     result = await handle.run(" && ".join(moves), user="0", timeout_s=SETUP_S)
     if result.exit_code:
         raise ContainerError(f"the tests cannot be put in place: {result.text.strip()[-300:]}")
@@ -148,7 +164,7 @@ async def _collect(handle: ContainerHandle, result: TestsResult, kept: Path | No
             await handle.download(VERIFIER_LOGS, folder, max_bytes=MAX_LOG_BYTES)
             if not result.failure:
                 result.rewards = read_rewards(folder / "verifier")
-        except (FileNotFoundError, ValueError) as error:
+        except (OSError, ValueError, tarfile.TarError) as error:
             result.failure, result.message = "verifier_error", f"/logs/verifier cannot be read: {error}"
         except RolloutFailed as error:
             result.failure, result.message = error.kind, _explain(error.message, result)
