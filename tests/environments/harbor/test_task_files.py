@@ -69,7 +69,7 @@ def test_the_task_folders_of_our_tests_are_honoured(folder: Path) -> None:
         (QUIET + 'memory = "1G"\nmemory_mb = 512', "memory = '1G' contradicts memory_mb = 512"),
         (QUIET + 'storage = "-1G"', "storage = '-1G'"),
         (QUIET + "cpus = 0", "cpus = 0"),
-        (QUIET + "cpus = 50000", "[environment] cpus = 50000: this machine has"),
+        (QUIET + "cpus = 50000", "[environment] cpus = 50000: give a number up to 4096"),
         (QUIET + "memory_mb = 1", "[environment] memory_mb = 1"),
         (QUIET + "memory_mb = 99999999999999", "memory_mb = 99999999999999"),
         (QUIET + "storage_mb = 99999999999999", "storage_mb = 99999999999999"),

@@ -32,6 +32,7 @@ from rollbook.environments.harbor.task_files import (
 IGNORE_FILE = ".harborignore"
 LOOPBACK = ("localhost", "127.0.0.1")
 LEAST_MEMORY_MB, MOST_MB = 16, 1 << 24
+MOST_CPUS = 4096
 """In less memory no container starts; no machine has more memory or disk."""
 
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.:/@-]*")
@@ -139,14 +140,14 @@ def _check_environment(table: EnvironmentTable, name: str, allow_network: bool) 
 
 
 def _check_limits(table: EnvironmentTable, name: str) -> Iterator[str]:
-    """Check limits that no container can have on this machine."""
-    memory, storage, cores = table.memory_limit_mb, table.storage_limit_mb, os.cpu_count() or 1
+    """Check limits that no container can have. More cores than a machine has are no mistake: a limit is a maximum."""
+    memory, storage = table.memory_limit_mb, table.storage_limit_mb
     if memory is not None and (0 < memory < LEAST_MEMORY_MB or memory > MOST_MB):
         yield f"[{name}] memory_mb = {memory}: give a number from {LEAST_MEMORY_MB} to {MOST_MB}"
     if storage is not None and storage > MOST_MB:
         yield f"[{name}] storage_mb = {storage}: give a number up to {MOST_MB}"
-    if table.cpus is not None and cores < table.cpus < math.inf:
-        yield f"[{name}] cpus = {table.cpus:g}: this machine has {cores}"
+    if table.cpus is not None and MOST_CPUS < table.cpus < math.inf:
+        yield f"[{name}] cpus = {table.cpus:g}: give a number up to {MOST_CPUS}"
 
 
 def _check_user(user: User, where: str) -> Iterator[str]:
