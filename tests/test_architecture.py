@@ -107,6 +107,12 @@ def test_no_two_public_classes_have_the_same_name() -> None:
     assert len(SAME_NAME) <= 4
 
 
+def test_no_two_files_of_tests_have_the_same_name() -> None:
+    # The folders of the tests are no packages, so pytest imports each file by its name alone.
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def test_no_folder_has_too_many_modules() -> None:
     folders = Counter(path.parent for path in SOURCES.values() if path.name != "__init__.py")
     assert {str(folder): count for folder, count in folders.items() if count > MAX_MODULES} == {}

@@ -55,7 +55,7 @@ def count_resources() -> Resources:
     temporary = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith(cgroups.owner_prefix())]
     bases = [*(base for base, _ in list_memory_folders()), *list_cpu_folders()]
     groups = [name for base in bases for name in list_names(base) if name.startswith(cgroups.owner_prefix())]
-    mounts = max((count_lines(f"/proc/{pid}/mountinfo") for pid in below), default=0)
+    mounts = max((count_mounts(pid) for pid in below), default=0)
     return Resources(len(below), len(os.listdir("/proc/self/fd")), mounts, len(temporary), len(groups))
 
 
@@ -63,11 +63,13 @@ def list_names(folder: Path) -> list[str]:
     return os.listdir(folder) if folder.exists() else []
 
 
-def count_lines(path: str) -> int:
+def count_mounts(pid: int) -> int:
+    """Count the mounts of a process, without those of containers: other programs start and stop them meanwhile."""
     try:
-        return len(Path(path).read_text().splitlines())
+        lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
     except OSError:
         return 0
+    return sum("/containers/" not in line for line in lines)
 
 
 def read_resident_bytes() -> int:
