@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from rollbook.book import Book, BookDraft, read_exact_status, verify_run
+from rollbook.book.verification import EDITED
 from rollbook.core import Task, make_part
 from rollbook.engine.book_worker import BookJobSource
 from rollbook.errors import BookError
 from rollbook.reports import RunColumns
-from support.books import ENV, failed, make_book, open_round, scored
+from support.books import ENV, edit_record, failed, make_book, open_round, scored
 from support.pictures import data_url, make_png, name_of
 
 
@@ -69,32 +71,32 @@ def test_a_small_file_that_cannot_be_read_is_named(run: Path, pattern: str, cont
 
 def test_a_lease_of_another_worker_than_wrote_the_lines_or_of_no_round_is_named(run: Path) -> None:
     path = find(run, "leases/00000.1")
-    lease = json.loads(path.read_text())
-    path.unlink()
-    for wrong in ({"worker": lease["worker"][:-1] + "x"}, {"round": 3}):
-        path.write_text(json.dumps(lease | wrong))
-        assert [damage.path for damage in verify_run(run).damage] == [str(path)]
+    worker = json.loads(path.read_text())["worker"]
+    for wrong, problem in (({"round": 3}, "its round 3"), ({"worker": worker[:-1] + "x", "round": 1}, "is of ")):
+        edit_record(path, **wrong)
+        [damage] = verify_run(run).damage
+        assert (damage.path, damage.problem[: len(problem)]) == (str(path), problem)
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_a_seal_of_an_epoch_without_a_lease_is_named(run: Path, epoch: int) -> None:
     path = find(run, "done/00000.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"epoch": epoch}))
-    assert [damage.path for damage in verify_run(run).damage] == [str(path)]
+    edit_record(path, epoch=epoch)
+    assert [str(each) for each in verify_run(run).damage] == [f"{path}: its epoch {epoch} has no lease"]
 
 
 @pytest.mark.parametrize("wrong", [{"number": 3}, {"settings": {"retry": ["infrb"]}}])
 def test_a_round_with_another_number_or_an_unknown_rule_is_named(run: Path, wrong: dict[str, object]) -> None:
     path = run / "rounds" / "0001.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    edit_record(path, **wrong)
     assert str(path) in {damage.path for damage in verify_run(run).damage}
-    with pytest.raises(BookError, match="restore it"):
+    with pytest.raises(BookError, match=r"(by its content|rule of --retry); restore it"):
         read_exact_status(run)
 
 
 def test_a_seal_with_an_unknown_failure_kind_is_named_and_not_counted(run: Path) -> None:
     path = find(run, "done/00000.json")
-    path.write_text(path.read_text().replace("model_timeout", "model_timeouu"))
+    edit_record(path, failed={"model_timeouu": 1})
     open_round(Book(run))  # which opens failures again, by their kind
     assert [damage.path for damage in verify_run(run).damage] == [str(path)]
     with pytest.raises(BookError, match="not a failure kind"):
@@ -104,11 +106,10 @@ def test_a_seal_with_an_unknown_failure_kind_is_named_and_not_counted(run: Path)
 @pytest.mark.parametrize("wrong", [{"tasks": [0, 3]}, {"samples": [0, 3]}, {"samples": [1, 2]}, {"chunks": [9]}])
 def test_a_plan_that_contradicts_itself_is_named_and_not_worked_on(run: Path, wrong: dict[str, list[int]]) -> None:
     path = run / "plan.json"
-    plan = json.loads(path.read_text())
-    plan["parts"][0] |= wrong
-    path.write_text(json.dumps(plan))
+    [part] = json.loads(path.read_text())["parts"]
+    edit_record(path, parts=[part | wrong])
     assert [damage.path for damage in verify_run(run).damage] == [str(path)]
-    with pytest.raises(BookError, match="restore it"):
+    with pytest.raises(BookError, match=r"part 1 has .*; restore it"):
         Book(run)
 
 
@@ -156,30 +157,24 @@ def test_a_first_line_that_lost_its_checksum_is_damage_in_every_reader(run: Path
     assert [str(line) for line in RunColumns([Book(run)]).damaged] == status.damaged
 
 
-def edit_seal(path: Path, **changes: object) -> None:
-    seal = json.loads(path.read_bytes())
-    path.unlink()
-    path.write_text(json.dumps(seal | changes))
-
-
 def test_a_seal_with_counts_other_than_those_of_its_lines_is_named(run: Path) -> None:
     seals = sorted((run / "done").iterdir())
     path = next(path for path in seals if json.loads(path.read_bytes())["failed"] == {})
     scored = json.loads(path.read_bytes())["scored"]
-    edit_seal(path, scored=scored - 1, failed={"model_timeout": 1})
+    edit_record(path, scored=scored - 1, failed={"model_timeout": 1})
     says = f"it records {scored - 1} scored and 1 failed (1 model_timeout), but the lines that it covers are "
     assert [str(each) for each in verify_run(run).damage] == [f"{path}: {says}{scored} scored and 0 failed"]
 
 
 def test_a_seal_with_another_kind_of_failure_is_named(run: Path) -> None:
     path = next(path for path in (run / "done").iterdir() if json.loads(path.read_bytes())["failed"])
-    edit_seal(path, failed={"verifier_error": 1})
-    assert [each.path for each in verify_run(run).damage] == [str(path)]
+    edit_record(path, failed={"verifier_error": 1})
+    assert [each.problem.partition(",")[2] for each in verify_run(run).damage if each.path == str(path)]
 
 
 def test_a_seal_of_a_round_that_does_not_exist_is_named(run: Path) -> None:
     path = find(run, "done/*.json")
-    edit_seal(path, round=7)
+    edit_record(path, round=7)
     assert [str(each) for each in verify_run(run).damage] == [f"{path}: its round 7 does not exist"]
 
 
@@ -226,6 +221,60 @@ def test_damage_of_all_frozen_files_is_named_at_once_although_the_run_cannot_be_
     for path in broken:
         path.write_bytes(path.read_bytes().replace(b'"', b"#", 1))
     assert sorted(damage.path for damage in verify_run(run).damage) == sorted(map(str, broken))
+
+
+FLIPPED = {
+    "run.json": b'"temperature"',
+    "rounds/0001.json": b'"concurrency"',
+    "leases/00000.1": b'"worker":"',
+    "done/00000.json": b'"dropped"',
+    "journals/*.1.jsonl": b'"seconds"',
+    "journals/*.failures.jsonl": b'"seconds"',
+    "journals/*.tokens": b"",
+}
+"""A file of every kind, and a text in it behind which a bit can flip without a trace but for a checksum."""
+
+
+def flip_bit(run: Path, pattern: str, text: bytes) -> str:
+    """Flip the lowest bit of the first letter or digit that follows a text in a file; return its path."""
+    path = find(run, pattern)
+    data = path.read_bytes()
+    at = data.index(text) + len(text)
+    while not data[at : at + 1].isalnum():
+        at += 1
+    path.unlink()  # a lease shares its content with others
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    return str(path)
+
+
+@pytest.mark.parametrize("can_open", [True, False])
+def test_damage_of_all_files_is_named_at_once_whether_or_not_the_run_can_be_opened(run: Path, can_open: bool) -> None:
+    flipped = {flip_bit(run, pattern, text) for pattern, text in FLIPPED.items()}
+    if not can_open:
+        flipped.add(flip_bit(run, "plan.json", b'"schema"'))
+    assert {damage.path for damage in verify_run(run).damage} == flipped
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"), [("rounds/0001.json", b'"concurrency"'), ("plan.json", b'"schema"'), ("run.json", b'"seed"')]
+)
+def test_a_flipped_bit_in_a_file_is_refused_by_name_and_with_a_way_out(run: Path, pattern: str, text: bytes) -> None:
+    path = flip_bit(run, pattern, text)
+    with pytest.raises(BookError, match=rf"{path}.*; restore it from a copy of the run|{path} was edited.*restore it"):
+        Book(run).check_meaning()
+    content = Path(path).read_text()
+    Path(path).write_text(re.sub(r',\s*"crc": "\w+"', "", content))  # as the error says, for a change on purpose
+    assert [str(each) for each in verify_run(run).damage] == ([f"{path}: {EDITED}"] if pattern == "run.json" else [])
+
+
+def test_files_without_a_checksum_are_those_of_an_earlier_version(run: Path) -> None:
+    for path in [*run.glob("rounds/*"), *run.glob("leases/*"), *run.glob("done/*"), run / "plan.json"]:
+        value = json.loads(path.read_bytes())
+        assert len(value.pop("crc")) == 8
+        path.unlink()
+        path.write_text(json.dumps(value))
+    assert verify_run(run).damage == []
+    assert read_exact_status(run).scored == 7
 
 
 def test_edited_tasks_are_named_with_their_own_problem_although_a_round_is_damaged(run: Path) -> None:

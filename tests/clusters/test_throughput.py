@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollbook.clusters.job_status import measure_throughput
+from support.books import edit_record
 from support.commands import Commands
 
 
@@ -19,13 +20,7 @@ def run(commands: Commands, sums: list[str]) -> Path:
 
 def backdate(run: Path, seconds: float) -> None:
     """Let the present round have begun so long ago."""
-    path = run / "rounds" / "0001.json"
-    began = time.time() - seconds
-    path.write_text("\n".join(f'  "started": {began},' if '"started"' in line else line for line in lines(path)))
-
-
-def lines(path: Path) -> list[str]:
-    return path.read_text().splitlines()
+    edit_record(run / "rounds" / "0001.json", started=time.time() - seconds)
 
 
 def test_the_pace_is_that_of_the_last_minutes(run: Path) -> None:

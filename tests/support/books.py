@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from rollbook.core import (
     add_crc,
     derive_seed,
     encode,
+    encode_record,
     make_part,
 )
 from rollbook.errors import RolloutFailed
@@ -89,6 +91,17 @@ def failed(book: Book, row: int, sample: int, kind: str = "model_timeout", **mor
 def encode_journal_line(line: msgspec.Struct) -> bytes:
     """A journal line as a worker writes it: with its checksum."""
     return add_crc(encode(line)) + b"\n"
+
+
+def edit_record(path: Path, **changes: object) -> None:
+    """Change fields of a JSON file, as another program would have written it: with the right checksum.
+
+    It becomes a file of its own: a lease shares its content with others.
+    """
+    value = json.loads(path.read_bytes())
+    value.pop("crc", None)
+    path.unlink()
+    path.write_bytes(encode_record(value | changes))
 
 
 def edit_journal(path: Path, old: str, new: str, count: int = 0) -> int:

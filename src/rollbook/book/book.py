@@ -31,8 +31,10 @@ from rollbook.core import (
     Round,
     Settings,
     Task,
-    encode_pretty,
+    decode_record,
+    encode_record,
     find_unknown_rules,
+    is_record_intact,
     make_part,
 )
 from rollbook.errors import BookError, BookUnwritable, UsageError
@@ -103,12 +105,12 @@ class BookDraft:
             (self.folder / name).mkdir()
         size = (self.folder / "tasks.jsonl").stat().st_size
         frozen = msgspec.structs.replace(manifest, tasks=measure_extent(self.folder / "tasks.jsonl", size))
-        write_atomically(self.folder / "plan.json", encode_pretty(Plan(SCHEMA_VERSION, parts)))
-        write_atomically(self.folder / "run.json", encode_pretty(frozen))
+        write_atomically(self.folder / "plan.json", encode_record(Plan(SCHEMA_VERSION, parts)))
+        write_atomically(self.folder / "run.json", encode_record(frozen))
         if first_settings is not None:
             write_atomically(
                 self.folder / "rounds" / "0001.json",
-                encode_pretty(Round(SCHEMA_VERSION, 1, time.time(), first_settings, hash_manifest(self.folder))),
+                encode_record(Round(SCHEMA_VERSION, 1, time.time(), first_settings, hash_manifest(self.folder))),
             )
         try:
             os.rename(self.folder, self.path)
@@ -141,6 +143,14 @@ def edited_error(path: Path) -> BookError:
 def hash_manifest(run: Path) -> str:
     """Return the hash by which an edited run.json is recognised."""
     return hashlib.sha256((run / "run.json").read_bytes()).hexdigest()
+
+
+def is_manifest_edited(run: Path, rounds: Iterable[Round]) -> bool:
+    """Return whether run.json has a wrong checksum, or is not as the first of these rounds found it."""
+    began = next((r.meaning for r in rounds if r.meaning), "")
+    if began and began != hash_manifest(run):
+        return True
+    return not is_record_intact((run / "run.json").read_bytes())
 
 
 def are_tasks_edited(run: Path, manifest: Manifest) -> bool:
@@ -255,7 +265,10 @@ class Book:
 
     def _read_json(self, name: str, struct_type: type[T]) -> T:
         try:
-            return msgspec.json.decode((self.path / name).read_bytes(), type=struct_type)
+            data = (self.path / name).read_bytes()
+            if name == "run.json":  # an edited one is refused where that would mix two meanings, and shown elsewhere
+                return msgspec.json.decode(data, type=struct_type)
+            return decode_record(data, msgspec.json.Decoder(struct_type))
         except FileNotFoundError:
             raise BookError(f"{self.path / name} is missing: restore it from a copy of the run") from None
         except JSON_ERRORS as error:
@@ -278,7 +291,7 @@ class Book:
         while True:
             opened = Round(self.manifest.schema, number, time.time(), settings, hash_manifest(self.path))
             try:
-                if write_new(self.path / "rounds" / f"{number:04}.json", encode_pretty(opened)):
+                if write_new(self.path / "rounds" / f"{number:04}.json", encode_record(opened)):
                     return opened
             except OSError as error:
                 raise BookUnwritable(f"{self.path} cannot be written: {error.strerror}") from None
@@ -292,8 +305,7 @@ class Book:
 
     def is_manifest_edited(self) -> bool:
         """Return whether run.json is not as the first round found it."""
-        began = next((r.meaning for r in self.rounds() if r.meaning), "")
-        return bool(began) and began != hash_manifest(self.path)
+        return is_manifest_edited(self.path, self.rounds())
 
     def check_tasks(self) -> None:
         """Refuse tasks that were edited after planning: earlier scores belong to the old tasks."""
@@ -303,7 +315,7 @@ class Book:
     def add_parts(self, parts: list[Part]) -> None:
         """Add keys to the plan; existing parts stay unchanged."""
         grown = Plan(self.manifest.schema, [*self.plan.parts, *parts])
-        write_atomically(self.path / "plan.json", encode_pretty(grown))
+        write_atomically(self.path / "plan.json", encode_record(grown))
         self.load_plan()
 
     def add_tasks(self, tasks: Iterable[Task], env: str) -> tuple[int, int]:

@@ -32,7 +32,7 @@ from rollbook.book.heartbeats import (
     read_worker_gone,
 )
 from rollbook.book.seals import Seals
-from rollbook.core import JSON_ERRORS, Lease, Presence, encode_line
+from rollbook.core import JSON_ERRORS, Lease, Presence, add_crc, decode_record, encode
 from rollbook.errors import BookError
 
 CLAIM_TRIES = 3
@@ -110,7 +110,7 @@ class Leases:
             return _read_lease(target) == self._mine
 
     def _write_claim_file(self) -> Path:
-        self._claim_file = write_temporary(self._folder / self._mine.worker, encode_line(self._mine))
+        self._claim_file = write_temporary(self._folder / self._mine.worker, add_crc(encode(self._mine)) + b"\n")
         self._claim_files.append(self._claim_file)
         return self._claim_file
 
@@ -132,7 +132,7 @@ class Leases:
 
 def _read_lease(path: Path) -> Lease:
     try:
-        return _decoder.decode(path.read_bytes())
+        return decode_record(path.read_bytes(), _decoder)
     except FileNotFoundError:
         raise BookError(f"{path} is missing: restore it from a copy of the run") from None
     except JSON_ERRORS as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.durable_files import link_new, sync_folder
-from rollbook.core import FAILURE_KINDS, JSON_ERRORS, Extent, Round, Seal, encode_pretty, reopens
+from rollbook.core import FAILURE_KINDS, JSON_ERRORS, Extent, Round, Seal, decode_record, encode_record, reopens
 from rollbook.errors import BookError
 
 
@@ -90,7 +90,7 @@ def write_seals(run: Path, seals: Mapping[int, tuple[Seal, bool]]) -> set[int]:
     written = {
         chunk
         for chunk, (seal, again) in seals.items()
-        if link_new(seal_path(run, chunk, seal.round if again else 0), encode_pretty(seal))
+        if link_new(seal_path(run, chunk, seal.round if again else 0), encode_record(seal))
     }
     if written:
         sync_folder(run / "done")
@@ -147,7 +147,7 @@ class Seals:
 def read_seal(path: Path) -> Seal:
     """Read one seal."""
     try:
-        seal = _decoder.decode(path.read_bytes())
+        seal = decode_record(path.read_bytes(), _decoder)
     except JSON_ERRORS as error:
         raise _damaged_error(path, str(error)) from None
     if unknown := sorted(seal.failed.keys() - FAILURE_KINDS.keys()):

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rollbook.book.book import Book, are_tasks_edited, describe_round_damage
+from rollbook.book.book import Book, are_tasks_edited, describe_round_damage, is_manifest_edited
 from rollbook.book.counted_lines import KeyMap, is_still_final, list_journals, sidecar_path, worker_of_journal
 from rollbook.book.heartbeats import GONE_SUFFIX, WorkerGone, list_joined_and_gone
 from rollbook.book.json_lines import LineChecker, read_whole_lines
@@ -26,6 +26,7 @@ from rollbook.book.seals import Seals, list_seals, measure_extents, read_seal
 from rollbook.core import (
     JSON_ERRORS,
     REFERENCE_PREFIX,
+    SCHEMA_VERSION,
     Extent,
     FailedLine,
     Lease,
@@ -37,6 +38,7 @@ from rollbook.core import (
     ScoredLine,
     Seal,
     TurnLine,
+    decode_record,
     is_media_name,
     list_sources,
     read_reference,
@@ -96,21 +98,25 @@ def verify_run(run: str | Path) -> RunVerification:
 
 
 def _check_unopened(run: Path, error: BookError, found: RunVerification) -> Iterator[Damage]:
-    """Yield why a run cannot be opened, and the damage in other files that can be checked all the same.
+    """Yield why a run cannot be opened, and the damage that can be found without its plan.
 
-    Journals, leases and seals are not among them: nothing in them can be understood without the plan.
+    Every file has a checksum, so only what contradicts the plan is left out.
     """
     first = _make_damage(error, *(run / name for name in PLAN_FILES))
     yield first
     yield from (damage for damage in _check_frozen_files(run, found) if damage.path != first.path)
+    manifest = _read_value(run / "run.json", Manifest)
+    is_known = manifest is not None and 1 <= manifest.schema <= SCHEMA_VERSION
+    yield from _FileChecker(run, manifest.schema if manifest and is_known else 1, found).check()
 
 
 def _check_frozen_files(run: Path, found: RunVerification) -> Iterator[Damage]:
     manifest = _read_value(run / "run.json", Manifest)
-    yield from _check_values(found, [run / "run.json"], Manifest)
     yield from _check_values(found, [run / "plan.json"], Plan, Plan.describe_damage)
-    yield from _check_rounds(run, found)
-    if manifest and (run / "tasks.jsonl").exists():
+    found.files += 1
+    if manifest is None or _is_manifest_edited(run):
+        yield Damage(str(run / "run.json"), EDITED)
+    elif (run / "tasks.jsonl").exists():
         found.files += 1
         if are_tasks_edited(run, manifest):
             yield Damage(str(run / "tasks.jsonl"), EDITED)
@@ -123,9 +129,19 @@ def _read_value(path: Path, struct_type: type[T]) -> T | None:
         return None
 
 
-def _check_rounds(run: Path, found: RunVerification) -> Iterator[Damage]:
-    for path in sorted((run / "rounds").glob("[0-9]*.json")):
-        yield from _check_values(found, [path], Round, partial(describe_round_damage, path))
+def _is_manifest_edited(run: Path) -> bool:
+    """Return whether run.json is damaged, as far as the rounds that can be read tell."""
+    rounds = (_read_value(path, Round) for path in _list_rounds(run) if not [*_check_rounds([path])])
+    return is_manifest_edited(run, filter(None, rounds))
+
+
+def _list_rounds(run: Path) -> list[Path]:
+    return sorted((run / "rounds").glob("[0-9]*.json"))
+
+
+def _check_rounds(paths: list[Path], found: RunVerification | None = None) -> Iterator[Damage]:
+    for path in paths:
+        yield from _check_values(found or RunVerification(""), [path], Round, partial(describe_round_damage, path))
 
 
 def _check_values(
@@ -136,7 +152,7 @@ def _check_values(
     for path in paths:
         found.files += 1
         try:
-            problem = describe(decoder.decode(path.read_bytes()))
+            problem = describe(decode_record(path.read_bytes(), decoder))
         except FileNotFoundError:
             problem = "is missing"
         except JSON_ERRORS as error:
@@ -202,54 +218,28 @@ def _describe_counts(scored: int, failed: dict[str, int]) -> str:
     return f"{scored} scored and {sum(failed.values())} failed" + (f" ({kinds})" if kinds else "")
 
 
-class _BookChecker:
-    """Checks one book; every method yields the damage that it finds."""
+class _FileChecker:
+    """Checks the files of a run directory one by one, without its plan; each method yields the damage it finds."""
 
-    def __init__(self, book: Book, found: RunVerification) -> None:
-        self._book, self._run, self._found = book, book.path, found
-        self._keys: KeyMap | None = None
-        self._rounds: list[Round] | None = None
-        self._first_keys = [0, *accumulate(size for part in book.plan.parts for size in part.chunks)]
-        self._counts: dict[int, list[_SealedCounts]] = {}
+    def __init__(self, run: Path, schema: int, found: RunVerification) -> None:
+        self._run, self._schema, self._found = run, schema, found
+        self._leases = Leases(run)
         self._changed: set[tuple[str, Extent]] = set()
-        self._leases = Leases(self._run)
-        self._owners: dict[int, dict[str, int]] = {}
-        self._foreign: dict[int, str] = {}
 
     def check(self) -> Iterator[Damage]:
-        self._found.files += 2  # run.json and plan.json, which `Book` has read
-        yield from self._check_tasks()
         yield from self._check_media()
         yield from self._check_records()
-        yield from self._check_meaning()
         yield from self._check_seals()
         for failures in (False, True):
             for path in list_journals(self._run, failures=failures):
                 yield from self._check_journal(path)
-        yield from self._check_owners()
-        yield from self._compare_counts()
-
-    def _check_tasks(self) -> Iterator[Damage]:
-        self._found.files += 1
-        if are_tasks_edited(self._run, self._book.manifest):
-            if not self._is_manifest_edited():  # otherwise it may be the hash in run.json that is damaged
-                yield Damage(str(self._run / "tasks.jsonl"), EDITED)
-            return
-        try:
-            self._keys = KeyMap(self._book)
-        except BookError as error:
-            yield _make_damage(error, self._run / "tasks.jsonl")
 
     def _check_media(self) -> Iterator[Damage]:
-        """Check that every image and sound is what its name says, and that those of the tasks exist."""
+        """Check that every image and sound is what its name says."""
         for path in list_media(self._run):
             self._found.files += 1
             if problem := find_media_damage(path):
                 yield Damage(str(path), problem)
-        path = self._run / "tasks.jsonl"
-        for number, raw in enumerate(map(self._book.tasks.read_raw, range(len(self._book.tasks))), 1):
-            if MEDIA_MARK in raw and (problem := self._find_missing_media(raw)):
-                yield Damage(str(path), problem, number)
 
     def _find_missing_media(self, raw: bytes) -> str:
         """Return which stored image or sound a line refers to although it does not exist."""
@@ -263,40 +253,28 @@ class _BookChecker:
 
     def _check_records(self) -> Iterator[Damage]:
         """Check the small files, each of one JSON value."""
-        yield from _check_rounds(self._run, self._found)
+        yield from _check_rounds(_list_rounds(self._run), self._found)
         workers = self._run / "workers"
         yield from _check_values(self._found, sorted(workers.glob("[!.]*.json")), Presence)
         yield from _check_values(self._found, sorted(workers.glob(f"[!.]*{GONE_SUFFIX}")), WorkerGone)
         yield from self._check_leases()
 
     def _check_leases(self) -> Iterator[Damage]:
-        rounds = {path.stem for path in (self._run / "rounds").glob("[0-9]*.json")}
+        rounds = {path.stem for path in _list_rounds(self._run)}
 
         def describe(lease: Lease) -> str:
             return "" if f"{lease.round:04}" in rounds else f"its round {lease.round} does not exist"
 
-        for chunk, last in sorted(self._leases.refresh().items()):
+        claimed = self._leases.refresh() if (self._run / "leases").is_dir() else {}
+        for chunk, last in sorted(claimed.items()):
             paths = [lease_path(self._run, chunk, epoch) for epoch in range(1, last + 1)]
             yield from _check_values(self._found, paths, Lease, describe)
-
-    def _check_meaning(self) -> Iterator[Damage]:
-        with suppress(BookError):  # a damaged round is in the list already
-            self._rounds = self._book.rounds()
-        if self._is_manifest_edited():
-            yield Damage(str(self._run / "run.json"), EDITED)
-
-    def _is_manifest_edited(self) -> bool:
-        try:
-            return self._book.is_manifest_edited()
-        except BookError:  # a round that cannot be read, which is reported by itself
-            return False
 
     def _check_seals(self) -> Iterator[Damage]:
         """Check that every seal can be read, and that the files have the bytes that were sealed, sidecars included."""
         sealed: dict[str, dict[Extent, Path]] = {}
-        for path in [
-            path for chunk in sorted(Seals(self._run).list_numbers()) for path in list_seals(self._run, chunk)
-        ]:
+        chunks = Seals(self._run).list_numbers() if (self._run / "done").is_dir() else set()
+        for path in [path for chunk in sorted(chunks) for path in list_seals(self._run, chunk)]:
             self._found.files += 1
             try:
                 seal = read_seal(path)
@@ -305,30 +283,15 @@ class _BookChecker:
             except BookError as error:
                 yield _make_damage(error, path)
             else:
-                yield from self._check_counts(path, seal)
+                yield from self._check_seal(path, seal)
                 for name, extent in seal.files.items():
                     sealed.setdefault(name, {})[extent] = path
-        for counts in self._counts.values():
-            counts.sort(key=lambda each: each.seal.round)
-            for earlier, later in pairwise(counts):
-                later.earlier = earlier.seal
         for name, extents in sorted(sealed.items()):
             yield from self._check_extents(self._run / "journals" / name, extents)
 
-    def _check_counts(self, path: Path, seal: Seal) -> Iterator[Damage]:
-        chunk = int(path.name.partition(".")[0])
-        if chunk >= len(self._book.chunks):
-            yield Damage(str(path), f"chunk {chunk} is not in the plan")
-        elif seal.scored + sum(seal.failed.values()) != self._book.chunks[chunk].size:
-            yield Damage(
-                str(path), f"its counts do not add up to the {self._book.chunks[chunk].size} rollouts of the chunk"
-            )
-        elif not (self._run / "rounds" / f"{seal.round:04}.json").exists():
-            yield Damage(str(path), f"its round {seal.round} does not exist")
-        elif not 1 <= seal.epoch <= self._leases.epochs.get(chunk, 0):  # it decides which of a key's lines count
-            yield Damage(str(path), f"its epoch {seal.epoch} has no lease")
-        else:
-            self._counts.setdefault(chunk, []).append(_SealedCounts(path, seal))
+    def _check_seal(self, path: Path, seal: Seal) -> Iterator[Damage]:
+        """Check what a seal says of its chunk, which is in the plan."""
+        yield from ()
 
     def _check_extents(self, path: Path, sealed: dict[Extent, Path]) -> Iterator[Damage]:
         if not path.exists():
@@ -345,7 +308,7 @@ class _BookChecker:
     def _check_journal(self, path: Path) -> Iterator[Damage]:
         """Check every line: its checksum, its fields, its key, and the token ids that it refers to."""
         self._found.files += 1
-        checker, read = LineChecker(path, self._book.manifest.schema), 0
+        checker, read = LineChecker(path, self._schema), 0
         for number, (end, line) in enumerate(read_whole_lines(path), 1):
             read = end
             self._found.lines += 1
@@ -361,18 +324,92 @@ class _BookChecker:
             line = _failed_decoder.decode(raw) if failed else _scored_decoder.decode(raw)
         except JSON_ERRORS as error:
             return str(error)
-        if self._keys:
-            key = self._keys.find(line.task, line.sample)
-            if key is None:
-                return f"task {line.task!r} sample {line.sample} is not in the plan"
-            _, place, chunk = key
-            if not self._may_own(worker := worker_of_journal(path), chunk):
-                self._foreign.setdefault(chunk, worker)
-            for counts in self._counts.get(chunk, ()):
-                if counts.covers(path, end):
-                    counts.add(place - self._first_keys[chunk], line, self._rounds or [])
         missing = self._find_missing_media(raw) if MEDIA_MARK in raw else ""
-        return missing or _check_tokens(sidecar_path(path), line.turns)
+        return self._check_key(path, end, line) or missing or _check_tokens(sidecar_path(path), line.turns)
+
+    def _check_key(self, path: Path, end: int, line: ScoredLine | FailedLine) -> str:
+        """Return what is wrong with the key of a line, which is in the plan."""
+        return ""
+
+
+class _BookChecker(_FileChecker):
+    """Checks one book: its files, and that they agree with its plan."""
+
+    def __init__(self, book: Book, found: RunVerification) -> None:
+        super().__init__(book.path, book.manifest.schema, found)
+        self._book = book
+        self._keys: KeyMap | None = None
+        self._rounds: list[Round] | None = None
+        self._first_keys = [0, *accumulate(size for part in book.plan.parts for size in part.chunks)]
+        self._counts: dict[int, list[_SealedCounts]] = {}
+        self._owners: dict[int, dict[str, int]] = {}
+        self._foreign: dict[int, str] = {}
+
+    def check(self) -> Iterator[Damage]:
+        self._found.files += 2  # run.json and plan.json, which `Book` has read
+        if _is_manifest_edited(self._run):
+            yield Damage(str(self._run / "run.json"), EDITED)
+        with suppress(BookError):  # a damaged round is reported by itself
+            self._rounds = self._book.rounds()
+        yield from self._check_tasks()
+        yield from super().check()
+        yield from self._check_owners()
+        yield from self._compare_counts()
+
+    def _check_tasks(self) -> Iterator[Damage]:
+        self._found.files += 1
+        if are_tasks_edited(self._run, self._book.manifest):
+            if not _is_manifest_edited(self._run):  # otherwise it may be the hash in run.json that is damaged
+                yield Damage(str(self._run / "tasks.jsonl"), EDITED)
+            return
+        try:
+            self._keys = KeyMap(self._book)
+        except BookError as error:
+            yield _make_damage(error, self._run / "tasks.jsonl")
+
+    def _check_media(self) -> Iterator[Damage]:
+        """Check also that the images and sounds of the tasks exist."""
+        yield from super()._check_media()
+        path = self._run / "tasks.jsonl"
+        for number, raw in enumerate(map(self._book.tasks.read_raw, range(len(self._book.tasks))), 1):
+            if MEDIA_MARK in raw and (problem := self._find_missing_media(raw)):
+                yield Damage(str(path), problem, number)
+
+    def _check_seals(self) -> Iterator[Damage]:
+        yield from super()._check_seals()
+        for counts in self._counts.values():
+            counts.sort(key=lambda each: each.seal.round)
+            for earlier, later in pairwise(counts):
+                later.earlier = earlier.seal
+
+    def _check_seal(self, path: Path, seal: Seal) -> Iterator[Damage]:
+        chunk = int(path.name.partition(".")[0])
+        if chunk >= len(self._book.chunks):
+            yield Damage(str(path), f"chunk {chunk} is not in the plan")
+        elif seal.scored + sum(seal.failed.values()) != self._book.chunks[chunk].size:
+            yield Damage(
+                str(path), f"its counts do not add up to the {self._book.chunks[chunk].size} rollouts of the chunk"
+            )
+        elif not (self._run / "rounds" / f"{seal.round:04}.json").exists():
+            yield Damage(str(path), f"its round {seal.round} does not exist")
+        elif not 1 <= seal.epoch <= self._leases.epochs.get(chunk, 0):  # it decides which of a key's lines count
+            yield Damage(str(path), f"its epoch {seal.epoch} has no lease")
+        else:
+            self._counts.setdefault(chunk, []).append(_SealedCounts(path, seal))
+
+    def _check_key(self, path: Path, end: int, line: ScoredLine | FailedLine) -> str:
+        if self._keys is None:
+            return ""
+        key = self._keys.find(line.task, line.sample)
+        if key is None:
+            return f"task {line.task!r} sample {line.sample} is not in the plan"
+        _, place, chunk = key
+        if not self._may_own(worker := worker_of_journal(path), chunk):
+            self._foreign.setdefault(chunk, worker)
+        for counts in self._counts.get(chunk, ()):
+            if counts.covers(path, end):
+                counts.add(place - self._first_keys[chunk], line, self._rounds or [])
+        return ""
 
     def _may_own(self, worker: str, chunk: int) -> bool:
         """Return whether a worker ever owned a chunk; anyone may have if a lease cannot be read, which is named."""

@@ -8,6 +8,14 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rollbook.core.checksums import (
+        add_crc,
+        decode_record,
+        encode_record,
+        has_crc,
+        is_crc_right,
+        is_record_intact,
+    )
     from rollbook.core.failure import (
         FAILURE_KINDS,
         Failure,
@@ -27,9 +35,6 @@ if TYPE_CHECKING:
         ScoredLine,
         TokenRef,
         TurnLine,
-        add_crc,
-        has_crc,
-        is_crc_right,
         make_failed_line,
         make_scored_line,
         make_turn_line,
@@ -211,6 +216,7 @@ __all__ = [
     "choose_suffix",
     "decode",
     "decode_part",
+    "decode_record",
     "default_key_variable",
     "derive_role_seed",
     "derive_seed",
@@ -219,6 +225,7 @@ __all__ = [
     "encode_line",
     "encode_media",
     "encode_pretty",
+    "encode_record",
     "find_unknown_rules",
     "format_cost",
     "has_crc",
@@ -228,6 +235,7 @@ __all__ = [
     "identify_part",
     "is_crc_right",
     "is_media_name",
+    "is_record_intact",
     "is_secret_variable",
     "iterate_lines",
     "list_all_parameters",

@@ -3,14 +3,12 @@
 The token ids of the turns are in the sidecar of the line's segment. The class names and docstrings are part of the JSON
 Schemas in core/schemas.
 
-Since schema 2 every line ends with its checksum, `,"crc":"0a1b2c3d"}`: the CRC-32 (as in zlib, gzip and PNG) of all
-bytes of the line before that comma, as eight hexadecimal digits. It is a field like any other to a reader that does not
-check it. Lines that are added to a book of schema 1 have it too; a journal file has it on every line or on none.
+Since schema 2 every line ends with its checksum (checksums.py). Lines that are added to a book of schema 1 have it too;
+a journal file has it on every line or on none.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 
 import msgspec
@@ -29,24 +27,6 @@ Schema 1 has no checksum in journal lines; such run directories are read, resume
 
 CHECKSUM_SCHEMA = 2
 """Every journal line of a book of this schema or a later one has a checksum."""
-
-_CRC_START, _CRC_END = b',"crc":"', b'"}'
-CRC_BYTES = len(_CRC_START) + 8 + len(_CRC_END)
-
-
-def add_crc(encoded: bytes) -> bytes:
-    """Return an encoded JSON object with its checksum as the last field."""
-    return b'%b,"crc":"%08x"}' % (encoded[:-1], zlib.crc32(memoryview(encoded)[:-1]))
-
-
-def has_crc(line: bytes) -> bool:
-    """Return whether a line, given without its newline, ends with a checksum."""
-    return line[-CRC_BYTES : len(_CRC_START) - CRC_BYTES] == _CRC_START and line.endswith(_CRC_END)
-
-
-def is_crc_right(line: bytes) -> bool:
-    """Return whether the checksum at the end of a line is that of the line."""
-    return b"%08x" % zlib.crc32(memoryview(line)[:-CRC_BYTES]) == line[-len(_CRC_END) - 8 : -len(_CRC_END)]
 
 
 class TokenRef(msgspec.Struct, frozen=True, gc=False):
