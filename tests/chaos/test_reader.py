@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import struct
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from rollbook.book import Book
 from rollbook.book.seals import measure_extent
 from rollbook.core import Message, Rollout, Score, Seal, Turn, encode_pretty
 from rollbook.engine.book_worker import BookJobSource
-from support.books import edit_journal, failed, make_book, open_round, played
+from support.books import edit_journal, edit_record, failed, make_book, open_round, played
 from support.endpoint import answer_to, logprob_of
 
 TASKS, SAMPLES = 4, 2
@@ -105,6 +107,60 @@ def add_other_line(run: Path) -> None:
     reseal(run)
 
 
+def drop_line_and_count(run: Path) -> None:
+    """A scored line is gone, and its seal counts one less."""
+    drop_line(run)
+    edit_record(run / "done" / "00000.json", scored=json.loads((run / "done" / "00000.json").read_text())["scored"] - 1)
+
+
+def add_second_attempt(run: Path) -> None:
+    """The first key is scored once more by a second attempt, with another reward."""
+    first = journal(run).read_bytes().splitlines(keepends=True)[0]
+    journal(run).write_bytes(journal(run).read_bytes() + first.replace(b'"attempt":1', b'"attempt":2'))
+    edit_journal(journal(run), '("attempt":2.*)"reward":[01]', '\\1"reward":7')
+    reseal(run)
+
+
+def swap_rewards(run: Path) -> None:
+    lines = journal(run).read_text().splitlines(keepends=True)
+    rewards = [json.loads(line)["reward"] for line in lines]
+    one, other = rewards.index(0.0), rewards.index(1.0)
+    for at, old, new in ((one, 0, 1), (other, 1, 0)):
+        lines[at] = lines[at].replace(f'"reward":{old}.0', f'"reward":{new}.0')
+    journal(run).write_text("".join(lines))
+    edit_journal(journal(run), "^", "")  # right checksums
+    reseal(run)
+
+
+def forge_token_id(run: Path) -> None:
+    """The first line refers to a record with another sampled id, whose own checksum is right."""
+    sidecar = journal(run).with_suffix(".tokens")
+    ref = json.loads(journal(run).read_text().splitlines()[0])["turns"][0]["tokens"]
+    record = sidecar.read_bytes()[ref["at"] : ref["at"] + ref["size"]]
+    _, _, rest, _, _ = struct.unpack_from("<BIIII", record)
+    body = bytearray(zlib.decompress(record[17:]))
+    body[4 * rest] ^= 1
+    packed = zlib.compress(bytes(body))
+    crc = struct.pack("<I", zlib.crc32(packed, zlib.crc32(record[:13])))
+    at = sidecar.stat().st_size
+    sidecar.write_bytes(sidecar.read_bytes() + record[:13] + crc + packed)
+    forged = f'"tokens":{{"at":{at},"size":{17 + len(packed)}}}'
+    assert edit_journal(journal(run), f'"tokens":{{"at":{ref["at"]},"size":{ref["size"]}}}', forged, 1) == 1
+    reseal(run)
+
+
+def drop_failure(run: Path) -> None:
+    path = next((run / "journals").glob("*.failures.jsonl"))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    reseal(run)
+
+
+def flip_record(run: Path) -> None:
+    """The number of duplicates in a seal changes, on which no count of lines depends."""
+    path = run / "done" / "00000.json"
+    path.write_text(path.read_text().replace('"dropped": 0', '"dropped": 1'))
+
+
 def flip_sealed_byte(run: Path) -> None:
     data = bytearray(journal(run).read_bytes())
     data[data.index(b'"reward"') + 9] ^= 1
@@ -130,6 +186,14 @@ def test_a_sound_run_has_no_violation(run: Path) -> None:
     ("spoil", "words"),
     [
         (drop_line, "is lost"),
+        (drop_line_and_count, "is lost"),
+        (add_second_attempt, "run again by the same worker"),
+        (add_second_attempt, "reward 7"),
+        (swap_rewards, "is right"),
+        (forge_token_id, "token ids"),
+        (drop_failure, "is lost"),
+        (drop_failure, "sealed"),
+        (flip_record, "00000.json is damaged, and `verify` does not report it"),
         (add_other_line, "two different lines of one attempt"),
         (change('"reward":1.0', '"reward":0.0'), "is right"),
         (change('"reward":0.0', '"reward":1.0'), "is right"),
@@ -153,6 +217,15 @@ def test_a_sealed_line_that_no_longer_counts_and_a_wrong_report_are_found(run: P
     found = reader.check(run, expect(sealed=sealed, report=wrong))
     assert sum("another line counts" in each for each in found) == len(sealed) == 6
     assert [each for each in found if "the report counts" in each]
+
+
+def test_a_sealed_chunk_that_was_run_again_is_found(run: Path) -> None:
+    before = reader.count_sealed(run)
+    assert edit_journal(journal(run), '"seconds":0.5', '"seconds":0.6', 1) == 1
+    reseal(run)
+    found = reader.check(run, expect(sealed=before))
+    assert len(found) == 1
+    assert "was sealed, and another line counts now" in found[0]
 
 
 def test_damage_that_nobody_did_is_found(run: Path) -> None:
