@@ -117,3 +117,15 @@ def test_an_exception_is_explained_in_one_line_with_its_place(tmp_path):
     with pytest.raises(ValueError) as caught:
         import_from(tmp_path, "broken_xy")
     assert explain_error(caught.value, tmp_path) == f"ValueError: two lines ({tmp_path.resolve() / 'broken_xy.py'}:3)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"x = \xc5\n", b"x = 1\0\n", b"x = " + b"(" * 500, b"import " + b"help" * 100 + b"\n"],
+    ids=["not UTF-8", "NUL", "nested", "long name"],
+)
+def test_source_that_cannot_be_imported_is_a_file_like_any_other(tmp_path: Path, text: bytes) -> None:
+    """Found by the fuzzer: a traceback while planning. Importing it is what explains the mistake."""
+    path = tmp_path / "broken.py"
+    path.write_bytes(text)
+    assert import_closure(tmp_path, path) == {path}

@@ -10,20 +10,34 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from rollbook.agents.tool_formats import read_calls
-from rollbook.book import LineReader
+from rollbook.book import Book, LineReader, read_presences
 from rollbook.book.leases import _read_lease
 from rollbook.book.seals import read_seal
-from rollbook.core import JSON_ERRORS, Message, Turn, add_crc
+from rollbook.core import (
+    JSON_ERRORS,
+    EnvironmentSpec,
+    Extent,
+    Lease,
+    Message,
+    Seal,
+    Turn,
+    add_crc,
+    encode,
+    encode_record,
+)
+from rollbook.engine.blends import read_blend
+from rollbook.environments import import_closure, is_tampered
 from rollbook.environments.answers.choices import read_letter
 from rollbook.environments.answers.comparison import is_same_answer, parse_number
 from rollbook.environments.answers.extraction import extract_answer, extract_math_answer, find_last_number, last_block
 from rollbook.environments.harbor import find_refusals, read_task
 from rollbook.environments.harbor.rewards import parse_json, parse_text
+from rollbook.environments.snapshot import digest_files
 from rollbook.errors import RollbookError
 from rollbook.gym.responses import read_response
 from rollbook.gym.rows import read_task as read_gym_task
@@ -31,6 +45,9 @@ from rollbook.models.chat_protocol import read_answer
 from rollbook.models.responses_api import read_create_params, read_items, read_output
 from rollbook.stats.row_selection import Expression, rename_columns
 from rollbook.tokens.sidecar import decode_tokens, encode_tokens
+
+T = TypeVar("T")
+GOLDEN = Path(__file__).parents[1] / "golden" / "book2"
 
 
 class Reader(NamedTuple):
@@ -116,6 +133,66 @@ def read_journal(path: Path) -> None:
         assert line in LINES, f"a changed line was accepted: {line}"
 
 
+def read_same(read: Callable[[Path], T], original: T) -> Callable[[Path], T]:
+    """Return a reader of a file with a checksum: as long as it has one, no other value may come out of it."""
+
+    def call(path: Path) -> T:
+        value = read(path)
+        is_checked = b'"crc"' in path.read_bytes()[-32:]  # files of earlier versions have none
+        assert not is_checked or value == original, f"a changed file was accepted: {value}"
+        return value
+
+    return call
+
+
+def in_run(name: str) -> Callable[[bytes], object]:
+    """Return a reader that opens the golden run with another content of one file, as far as a start does."""
+
+    def call(data: bytes) -> None:
+        with TemporaryDirectory(prefix="rollbook-fuzz-") as folder:
+            for each in ("run.json", "tasks.jsonl", "plan.json", "rounds/0001.json"):
+                path = Path(folder, each)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(data if each == name else RUN_FILES[each])
+            book = Book(folder)
+            book.last_settings()
+            for row in range(len(book.tasks)):
+                book.tasks.read(row)
+            book.check_meaning()
+
+    return call
+
+
+def read_snapshot(path: Path) -> None:
+    """Read the source of an environment: which files it imports, and whether it is as it was planned.
+
+    It is never imported: what it does is up to its author.
+    """
+    folder = path.parent
+    (folder / "helper.py").write_bytes(HELPER)
+    found = import_closure(folder, path)
+    assert path in found
+    spec = EnvironmentSpec("x", "sums:Sums", {}, digest=SNAPSHOT_DIGEST, snapshot=".")
+    assert is_tampered(spec, folder) == (path.read_bytes() != SOURCE), "a changed snapshot was accepted"
+
+
+def digest_snapshot() -> str:
+    """Return the digest of the source that is fuzzed."""
+    with TemporaryDirectory(prefix="rollbook-fuzz-") as folder:
+        files = {"sums.py": SOURCE, "helper.py": HELPER}
+        for name, data in files.items():
+            Path(folder, name).write_bytes(data)
+        return digest_files({name: Path(folder, name) for name in files})
+
+
+def read_worker(data: bytes) -> object:
+    """Read the heartbeat of a worker."""
+    with TemporaryDirectory(prefix="rollbook-fuzz-") as folder:
+        Path(folder, "workers").mkdir()
+        Path(folder, "workers", "w.json").write_bytes(data)
+        return read_presences(Path(folder))
+
+
 def read_harbor_task(path: Path) -> object:
     """Read a task folder as far as a run does before its start."""
     return find_refusals(read_task(path.parent), allow_network=False)
@@ -156,11 +233,35 @@ def dump(*values: object) -> tuple[bytes, ...]:
     return tuple(json.dumps(value).encode() for value in values)
 
 
-SEAL = (
-    b'{"round":1,"epoch":2,"scored":2,"failed":{"model_timeout":1},"dropped":0,'
-    b'"files":{"w.1.jsonl":{"bytes":9,"sha256":"00"}}}'
-)
-LEASE = b'{"worker":"host-1-2","round":1}'
+SEAL = Seal(1, 2, 2, {"model_timeout": 1}, 0, {"w.1.jsonl": Extent(9, "00")})
+LEASE = Lease("host-1-2", 1)
+RUN_FILES = {
+    name: (GOLDEN / name).read_bytes() for name in ("run.json", "tasks.jsonl", "plan.json", "rounds/0001.json")
+}
+HELPER = b"import os\n"
+SOURCE = b"""from rollbook import Environment
+from . import helper
+import sums.other as other
+
+
+class Sums(Environment):
+    def verify(self, task, rollout):
+        from helper import os
+        return "\xc3\xbc" in rollout.text
+"""
+SNAPSHOT_DIGEST = digest_snapshot()
+BLEND = b"""tasks: 10
+roles:
+  judge: http://localhost:1/v1
+environments:
+  - env: gsm8k
+    weight: 2
+    samples: 4
+  - env: reasoning_gym:chain_sum?min_terms=2
+    name: sums
+    limits: {max_turns: 3}
+"""
+WORKER = b'{"id":"w","host":"h","boot":"b","namespace":"n","pid":1,"born":"2","counter":3}'
 TURN = Turn(prompt_ids=[1, 2, 3], ids=[4, 5], logprobs=[-0.5, -1.0])
 RECORD = encode_tokens(TURN, [1, 2])
 ROW = rename_columns({"mean": 0.5, "n": 8, "std": 0.0, "pass@4": 0.9, "level": 3, "majority": "42"})
@@ -168,8 +269,15 @@ OPTIONS = {"A": "one", "B": "two", "C": "three"}
 
 READERS: dict[str, Reader] = {
     "journal": Reader(from_file(read_journal, "w.1.jsonl"), (JOURNAL, JOURNAL[:-5])),
-    "seal": Reader(from_file(read_seal, "00001"), (SEAL,)),
-    "lease": Reader(from_file(_read_lease, "00001.1"), (LEASE,)),
+    "seal": Reader(from_file(read_same(read_seal, SEAL), "00001"), (encode_record(SEAL), encode(SEAL))),
+    "lease": Reader(from_file(read_same(_read_lease, LEASE), "00001.1"), (add_crc(encode(LEASE)), encode(LEASE))),
+    "worker": Reader(read_worker, (WORKER,)),
+    "run.json": Reader(in_run("run.json"), (RUN_FILES["run.json"],)),
+    "tasks.jsonl": Reader(in_run("tasks.jsonl"), (RUN_FILES["tasks.jsonl"],)),
+    "plan.json": Reader(in_run("plan.json"), (RUN_FILES["plan.json"],)),
+    "round": Reader(in_run("rounds/0001.json"), (RUN_FILES["rounds/0001.json"],)),
+    "snapshot": Reader(from_file(read_snapshot, "sums.py"), (SOURCE,)),
+    "blend": Reader(from_file(read_blend, "blend.yaml"), (BLEND,)),
     "token record": Reader(read_tokens, (RECORD,)),
     "curate expression": Reader(
         on_text(select_row),

@@ -46,7 +46,10 @@ def locate_module(path: Path) -> tuple[Path, str]:
 def find_module_file(root: Path, module: str) -> Path | None:
     """Return the file of a module in a folder."""
     base = root.joinpath(*module.split("."))
-    return next((f for f in (base / "__init__.py", base.with_name(f"{base.name}.py")) if f.is_file()), None)
+    try:
+        return next((f for f in (base / "__init__.py", base.with_name(f"{base.name}.py")) if f.is_file()), None)
+    except OSError:  # its name is too long for a file
+        return None
 
 
 def import_from(root: Path, module: str) -> ModuleType:
@@ -122,6 +125,10 @@ def imported_files(root: Path) -> set[Path]:
     return {f for f in files if f is not None and f.is_relative_to(root) and f.suffix == ".py" and is_user_file(f)}
 
 
+PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What parsing raises for bytes that are not Python: a NUL or bytes that are not UTF-8, too much nesting."""
+
+
 def import_closure(root: Path, path: Path, text: str | None = None) -> set[Path]:
     """Return a file and every file in the folder that it imports, directly or not, also inside functions.
 
@@ -149,7 +156,7 @@ def _directly_imported_files(root: Path, path: Path, text: bytes | None = None) 
     package = list(path.relative_to(root).parts[:-1])
     try:
         tree = ast.parse(path.read_bytes() if text is None else text, str(path))
-    except SyntaxError:  # it is copied unchanged; importing it raises the error
+    except PARSE_ERRORS:  # it is copied unchanged; importing it raises the error
         return
     for node in ast.walk(tree):
         files = (find_module_file(root, name) for name in _module_names(node, package) if name)
