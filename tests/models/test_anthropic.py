@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from rollbook.core import Function, Message, ModelSpec, Sampling, Settings, ToolCall
+from rollbook.core import Function, Message, ModelSpec, Sampling, Settings, ToolCall, decode, encode
 from rollbook.errors import ContextFull, RolloutFailed, UsageError
-from rollbook.models.anthropic import AnthropicAnswer, AnthropicModel, AnthropicUsage, to_chat_answer
+from rollbook.models import anthropic
+from rollbook.models.anthropic import AnthropicAnswer, AnthropicModel, AnthropicUsage, make_body, to_chat_answer
 from rollbook.models.model import Completion
 from support.hosted import Anthropic
 
@@ -219,3 +220,99 @@ def test_the_newer_version_of_the_api_has_no_parameters_of_sampling(monkeypatch:
 def test_max_tokens_cannot_be_omitted() -> None:
     with Anthropic() as server, pytest.raises(UsageError, match="requires max_tokens"):
         complete(server, extra={"max_tokens": None})
+
+
+def body_of(messages: Sequence[Message] = ASK, tools: Sequence[Any] = (), **extra: Any) -> Any:
+    return decode(make_body("claude-9", messages, Sampling(extra=extra), tools, {}))
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        ("auto", {"type": "auto"}),
+        ("required", {"type": "any"}),
+        ("none", {"type": "none"}),
+        ({"type": "function", "function": {"name": "add"}}, {"type": "tool", "name": "add"}),
+    ],
+)
+def test_a_choice_of_tools_is_sent_in_the_words_of_the_api(choice: Any, sent: Any) -> None:
+    assert body_of(tools=[ADD], tool_choice=choice)["tool_choice"] == sent
+    assert "tool_choice" not in body_of(tools=[ADD])
+    assert {"tools", "tool_choice"}.isdisjoint(body_of(tool_choice=choice))
+
+
+def test_a_tool_without_a_description_or_parameters_takes_an_object() -> None:
+    (tool,) = body_of(tools=[{"type": "function", "function": {"name": "now"}}])["tools"]
+    assert tool == {"name": "now", "input_schema": {"type": "object"}}
+
+
+def test_only_what_is_given_is_sent() -> None:
+    body = body_of(
+        [Message("developer", "Be brief."), Message("system", "Be kind."), Message("user", "Hi.")], stop=["A"]
+    )
+    assert (body["system"], body["stop_sequences"]) == ("Be brief.\n\nBe kind.", ["A"])
+    plain = body_of([Message("user", "Hi.")])
+    assert set(plain) == {"model", "messages", "temperature", "top_p", "max_tokens"}
+
+
+def test_answers_that_follow_each_other_are_one_turn() -> None:
+    messages = [Message("user", "Hi."), Message("assistant", "A"), Message("assistant", "B"), Message("user", "  ")]
+    sent = body_of(messages)["messages"]
+    assert [turn["role"] for turn in sent] == ["user", "assistant"]
+    assert [block["text"] for block in sent[1]["content"]] == ["A", "B"]
+    image = {"type": "image_url", "image_url": "https://host/cat.png"}
+    assert body_of([Message("user", [image])])["messages"][0]["content"][0]["source"]["url"] == "https://host/cat.png"
+    with pytest.raises(RolloutFailed, match="takes no part of type 'input_audio'"):
+        body_of([Message("user", [{"type": "input_audio"}])])
+
+
+@pytest.mark.parametrize("form", ["json", {"type": "json_object"}, {"type": "json_schema", "json_schema": "x"}])
+def test_only_a_schema_can_hold_an_answer(form: Any) -> None:
+    with pytest.raises(UsageError, match="takes a json_schema only"):
+        body_of(response_format=form)
+
+
+def test_an_output_config_of_the_user_is_kept_beside_the_schema() -> None:
+    form = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+    sent = body_of(response_format=form, output_config={"effort": "low"})["output_config"]
+    assert sent == {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}}
+
+
+def test_blocks_of_an_answer_become_one_message() -> None:
+    call = {"type": "tool_use", "id": "a", "name": "add"}
+    texts = [{"type": "text", "text": "I "}, {"type": "text", "text": "add."}]
+    thoughts = [{"type": "thinking", "thinking": "Sum"}, {"type": "thinking", "thinking": "s."}]
+    spoken = to_chat_answer(AnthropicAnswer([*thoughts, *texts, call], "tool_use"))["choices"][0]["message"]
+    assert (spoken["content"], spoken["reasoning"]) == ("I add.", "Sums.")
+    assert spoken["tool_calls"] == [{"id": "a", "function": {"name": "add", "arguments": {}}}]
+    silent = to_chat_answer(AnthropicAnswer([call], "tool_use"))["choices"][0]["message"]
+    assert silent["content"] is None
+    empty = to_chat_answer(AnthropicAnswer([], "end_turn"))
+    assert empty == {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}], "usage": None}
+
+
+def test_thinking_is_remembered_for_the_last_calls_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anthropic, "MAX_KEPT_TURNS", 2)
+    model = AnthropicModel(ModelSpec("claude-9", "anthropic"), Settings(urls=["http://host/v1"]))
+
+    def read(*blocks: Any) -> Completion:
+        answer = {"content": list(blocks), "stop_reason": "tool_use", "usage": {"input_tokens": 1, "output_tokens": 1}}
+        return model._read_completion(encode(answer), 0.0, None, False)
+
+    made = [
+        read({"type": "thinking", "thinking": name}, {"type": "tool_use", "id": name, "name": "add", "input": {}})
+        for name in "abc"
+    ]
+    made.append(read({"type": "tool_use", "id": "d", "name": "add", "input": {}}))
+    sent = [
+        decode(model._make_body([done.message], Sampling(), 0, (), None, {}))["messages"][0]["content"] for done in made
+    ]
+    assert [[block["type"] for block in content] for content in sent] == [
+        ["tool_use"], ["thinking", "tool_use"], ["thinking", "tool_use"], ["tool_use"],
+    ]  # fmt: skip
+
+
+def test_a_body_that_is_no_message_is_quoted() -> None:
+    model = AnthropicModel(ModelSpec("claude-9", "anthropic"), Settings(urls=["http://host/v1"]))
+    with pytest.raises(RolloutFailed, match=f"not a message of the Messages API .*1, {'x' * 195}$"):
+        model._read_completion(b"[\n1, " + b"x" * 300, 0.0, None, False)

@@ -83,13 +83,13 @@ def test_a_name_that_cannot_be_meant_is_one_line(names: tuple[str, ...], name: s
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("models", ["404", "html"])
-def test_an_endpoint_that_lists_no_models_needs_a_name_and_then_works(models: str) -> None:
+@pytest.mark.parametrize(("models", "why"), [("404", "HTTP 404"), ("html", "an HTML page")])
+def test_an_endpoint_that_lists_no_models_needs_a_name_and_then_works(models: str, why: str) -> None:
     async def main() -> None:
         async with Endpoint(models=models) as endpoint:
             async with opened(endpoint, name="mock") as model:
                 assert (await ask(model)).turn.finish_reason == "stop"
-            with pytest.raises(UsageError, match="--model-name"):
+            with pytest.raises(UsageError, match=f"{why}.*--model-name"):
                 await ChatModel(ModelSpec(""), settings(endpoint.url)).open()
 
     asyncio.run(main())
@@ -320,10 +320,12 @@ def test_usage_may_be_missing() -> None:
 def test_a_server_that_is_not_up_yet_is_waited_for() -> None:
     async def main() -> None:
         async with Endpoint("refuse") as endpoint:
-            model = ChatModel(ModelSpec(""), settings(endpoint.url, outage_s=20.0))
+            said: list[str] = []
+            model = ChatModel(ModelSpec(""), settings(endpoint.url, outage_s=20.0), say=said.append)
             opening = asyncio.create_task(model.open())
             await asyncio.sleep(0.4)
             assert not opening.done()
+            assert said == [f"waiting for the model, 20 s at most: {endpoint.url}: connection refused"]
             await endpoint.switch("ok")
             await asyncio.wait_for(opening, 8)
             assert (await ask(model)).message.text
@@ -341,6 +343,42 @@ def test_a_server_that_never_comes_up_is_an_outage_in_one_line(mode: str) -> Non
                 await ChatModel(ModelSpec(""), settings(endpoint.url, outage_s=0.6, connect_s=0.3)).open()
             assert time.monotonic() - started < 4
             assert "\n" not in str(caught.value)
+
+    asyncio.run(main())
+
+
+def test_calls_that_wait_for_a_server_can_be_told_to_give_up() -> None:
+    async def main() -> None:
+        async with Endpoint() as endpoint, opened(endpoint, outage_s=60.0) as model:
+            await endpoint.switch("refuse")
+            with pytest.raises(RolloutFailed):
+                await ask(model)
+            waiting = asyncio.create_task(ask(model))
+            await asyncio.sleep(0.1)
+            assert model.describe_outage() == ""  # too short to be shown
+            model.stop_waiting()
+            with pytest.raises(EndpointDown):
+                await asyncio.wait_for(waiting, 5)
+
+    asyncio.run(main())
+    assert ChatModel(ModelSpec(""), settings("http://host/v1")).describe_outage() == ""
+
+
+def test_a_model_that_was_told_not_to_wait_does_not_wait_when_it_opens() -> None:
+    async def main() -> None:
+        async with Endpoint("refuse") as down, Endpoint() as up:
+            model = ChatModel(ModelSpec(""), settings(down.url, outage_s=60.0))
+            model.stop_waiting()
+            with pytest.raises(EndpointDown):
+                await asyncio.wait_for(model.open(), 5)
+            other = ChatModel(ModelSpec(""), settings(up.url, outage_s=60.0))
+            other.stop_waiting()
+            await other.open()
+            await up.switch("refuse")
+            for error in (RolloutFailed, EndpointDown):
+                with pytest.raises(error):
+                    await asyncio.wait_for(ask(other), 5)
+            await other.close()
 
     asyncio.run(main())
 

@@ -5,11 +5,16 @@ import pytest
 from rollbook.core import Function, Message, Sampling, ToolCall
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models.chat_protocol import (
+    AnswerPromptDetails,
+    AnswerUsage,
+    ChatAnswer,
+    TextAnswer,
     chat_body,
     check_extra,
     make_message,
     prepare_messages,
     read_answer,
+    text_body,
     without_reasoning,
 )
 
@@ -31,6 +36,48 @@ def test_the_body_holds_all_sampling_and_extra_has_the_last_word() -> None:
         "logprobs": True,
         "return_token_ids": True,
     }
+
+
+def test_a_text_completion_continues_ids_and_reports_its_own() -> None:
+    sampling = Sampling(extra={"max_completion_tokens": 5, "top_p": None})
+    assert json.loads(text_body("m", [1, 2], sampling, 7)) == {
+        "model": "m",
+        "prompt": [1, 2],
+        "temperature": 1.0,
+        "max_completion_tokens": 5,
+        "seed": 7,
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "logprobs": 1,
+        "return_token_ids": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("usage", "counts", "cached"),
+    [
+        (AnswerUsage(3, 2, AnswerPromptDetails(1)), (3, 2), 1),
+        (AnswerUsage(3.0, 0), (3, 0), None),
+        (AnswerUsage(-3, 2, AnswerPromptDetails(-1)), (None, None), None),
+        (AnswerUsage(3, -2), (None, None), None),
+        (AnswerUsage(2.5, 2, AnswerPromptDetails(0.5)), (None, None), None),
+        (AnswerUsage(None, None, AnswerPromptDetails(None)), (None, None), None),
+    ],
+)
+def test_counts_that_cannot_be_true_are_unknown(usage: AnswerUsage, counts: object, cached: int | None) -> None:
+    assert (usage.read_counts(), usage.read_cached()) == (counts, cached)
+
+
+def test_what_cannot_be_read_is_quoted_and_a_page_points_to_the_url() -> None:
+    with pytest.raises(RolloutFailed, match=r"an HTML page.*, not a chat completion: check the path of the URL"):
+        read_answer(b"<!DOCTYPE html><html><head><title>Hi</title></head></html>")
+    with pytest.raises(RolloutFailed, match=f"not a chat completion .*: x {'y' * 198}$"):
+        read_answer(b"x\n" + b"y" * 300)
+
+
+def test_a_text_completion_without_a_choice_has_none_as_a_chat_either() -> None:
+    assert TextAnswer([]).to_chat_answer() == ChatAnswer()
 
 
 def test_nothing_unasked_is_sent_to_a_plain_endpoint() -> None:

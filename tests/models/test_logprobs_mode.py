@@ -1,10 +1,12 @@
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from yarl import URL
 
-from rollbook.core import Message, ModelSpec, Sampling, Settings
-from rollbook.models.chat import ChatModel, is_shaped
+from rollbook.core import Message, ModelSpec, Sampling, Settings, encode
+from rollbook.models.chat import ChatModel, find_logprobs_mode, is_shaped
 from support.endpoint import Endpoint
 
 
@@ -49,6 +51,22 @@ def test_logprobs_of_another_distribution_are_told_once() -> None:
     assert served.counts["chat"] == 4
 
 
+def test_what_a_forced_token_says_of_the_logprobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def mode_of(content: object) -> object:
+        async def post(url: object, body: bytes) -> bytes:
+            choice = {"message": {"content": "x"}, "finish_reason": "length", "logprobs": content}
+            return encode({"choices": [choice]})
+
+        replica: Any = SimpleNamespace(chat=URL("http://host/v1/chat/completions"), post=post)
+        return await find_logprobs_mode(replica, "m")
+
+    cases = [
+        ({"content": [{"logprob": value}]}, mode) for value, mode in ((0.0, "processed"), (-0.1, "raw"), (None, None))
+    ]
+    for content, mode in [*cases, ({"content": []}, None), (None, None)]:
+        assert asyncio.run(mode_of(content)) == mode
+
+
 def test_nothing_is_asked_where_it_does_not_matter() -> None:
     assert collect_warnings(Sampling(), vllm=True)[1].counts["chat"] == 3
     assert collect_warnings(Sampling(0.7), vllm=False)[1].counts["chat"] == 3
@@ -57,3 +75,5 @@ def test_nothing_is_asked_where_it_does_not_matter() -> None:
 def test_a_server_that_does_not_answer_the_question_just_now_is_asked_again_later() -> None:
     warnings, served = collect_warnings(Sampling(0.7), calls=1, vllm=True, mode="500", models="ok", times=1)
     assert (warnings, served.counts["chat"]) == ([], 2)
+    warnings, served = collect_warnings(Sampling(0.7), calls=2, vllm=True, mode="500", models="ok", times=1)
+    assert (len(warnings), served.counts["chat"]) == (1, 4)

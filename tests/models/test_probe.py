@@ -201,6 +201,26 @@ def test_replicas_of_different_models_need_a_name() -> None:
     asyncio.run(main())
 
 
+def test_who_waited_long_is_told_to_wait_twice_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollbook.models.probe.LONG_WAIT_S", 1.0)
+
+    async def main() -> None:
+        async with Endpoint("hang", models="ok") as endpoint:
+            assert "needs --wait 3; " in await refuse(endpoint, call_s=0.5, wait_s=1.5)
+            assert "needs --wait 1; " in await refuse(endpoint, call_s=0.5)
+
+    asyncio.run(main())
+
+
+def test_a_replica_that_is_only_slow_is_no_mistake_where_another_answers() -> None:
+    async def main() -> None:
+        async with Endpoint() as good, Endpoint("hang", models="ok") as slow:
+            reports = await probe(good, slow, call_s=0.5)
+            assert reports[-1].startswith(f"{slow.url}: no answer to a first short completion in 0.5 s")
+
+    asyncio.run(main())
+
+
 def test_a_slow_first_answer_is_reported() -> None:
     async def main() -> None:
         async with Endpoint(delay_s=5.5) as endpoint:

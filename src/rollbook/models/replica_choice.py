@@ -62,7 +62,7 @@ class ReplicaChooser(Generic[R]):
             # Equal loads are no reason to prefer the first replica: every worker would.
             least = min(replica.in_flight for replica in available)
             equal = [replica for replica in available if replica.in_flight == least]
-            return equal[0] if len(equal) == 1 else max(equal, key=partial(_rank, rollout))
+            return max(equal, key=partial(_rank, rollout))
         replica = self._choose_for_group(group, available)
         _remember(self._by_group, group, replica)
         return replica
