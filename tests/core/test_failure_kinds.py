@@ -12,9 +12,24 @@ import pytest
 
 import rollbook
 from rollbook.cli.main import main
-from rollbook.core import FAILURE_KINDS, FailureKind, Limits, Message, ModelSpec, Rollout, Sampling, Task, Turn
+from rollbook.core import (
+    FAILURE_KINDS,
+    Failure,
+    FailureKind,
+    Limits,
+    Message,
+    ModelSpec,
+    Rollout,
+    Sampling,
+    Task,
+    Turn,
+    choose_exit_code,
+    choose_hint,
+    find_unknown_rules,
+    reopens,
+)
 from rollbook.engine import AttemptClock, ModelCaller
-from rollbook.errors import RolloutFailed
+from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models import Completion
 from support.sums import write_script
 
@@ -110,3 +125,22 @@ def test_no_other_module_has_a_table_of_failure_kinds() -> None:
     found = [place for path in sorted(HOME.rglob("*.py")) for place in collections_of_kinds(path)]
     assert len(found) == 1
     assert found[0].startswith("core/failure.py:")
+
+
+def test_a_hint_is_left_out_where_the_message_has_its_own_or_the_kind_is_unknown() -> None:
+    assert choose_hint(NEW_KIND, "HTTP 503: overloaded") == "buy more quota"
+    for message in ("HTTP 401: bad key; set KEY", "probable cause: judge: HTTP 404: no model"):
+        assert choose_hint(NEW_KIND, message) == ""
+    assert choose_hint("of_a_later_version", "HTTP 503: overloaded") == ""
+    assert choose_hint("of_a_later_version", "HTTP 401: bad key") == ""
+
+
+def test_the_table_decides_what_is_tried_again_and_how_a_command_exits() -> None:
+    error = RolloutFailed(NEW_KIND, "verify", "x" * 3000)
+    assert (choose_exit_code(error), choose_exit_code(UsageError("?"))) == (9, 2)
+    failure = Failure.from_error(error)
+    assert (failure.side, failure.message) == ("infra", "x" * 2000)
+    assert [reopens([rule], NEW_KIND) for rule in ("all", "infra", NEW_KIND, "data", "worker_lost")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+    assert find_unknown_rules(["infra", "all", "data", "worker_lost", "worker_lot"]) == ["worker_lot"]

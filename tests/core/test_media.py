@@ -8,13 +8,20 @@ from rollbook.core import (
     MAX_MEDIA_BYTES,
     Media,
     Message,
+    check_media_size,
+    check_source,
     choose_suffix,
     decode_part,
     encode_media,
+    has_media,
     has_own_data,
+    has_references,
     identify_part,
+    is_media_name,
     list_sources,
     map_parts,
+    read_reference,
+    read_source,
     replace_source,
 )
 from rollbook.errors import UsageError
@@ -114,3 +121,113 @@ def test_only_images_and_sounds_are_changed():
 def test_data_that_cannot_be_read_stands_for_itself():
     assert identify_part({"type": "image_url", "image_url": {"url": "data:nonsense"}}) == "data:nonsense"
     assert identify_part(TEXT) == ""
+
+
+def image(url):
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def test_the_source_of_a_part_is_a_text_or_there_is_none():
+    assert read_source({"type": "image_url", "image_url": "https://host/cat.png"}) == "https://host/cat.png"
+    sounds = [{"type": "input_audio", "input_audio": held} for held in ({"data": "UklG"}, "UklG", {"data": 7}, {})]
+    assert [read_source(part) for part in sounds] == ["UklG", None, None, None]
+    assert [read_source(part) for part in (image(7), image(None), {"type": "image_url"}, TEXT)] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    "url", [f"media:{'0' * 64}.png", "file:cat.png", "https://host/cat.png", "http://h", data_url(make_png())]
+)
+def test_a_source_that_can_be_sent_is_accepted(url):
+    check_source(image(url))
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (image(None), "image_url has no url"),
+        ({"type": "input_audio", "input_audio": {"format": "wav"}}, "input_audio has no data"),
+        (image("data:image/png;base64,"), "the data is empty"),
+        (image("data:image/png;base64,A"), "the data is not base64"),
+        (image("cat.png"), "'cat.png': write file:PATH, a data URL, or an address with http:// or https://"),
+        (image("ftp://host/cat.png"), "write file:PATH"),
+        (image("https:///cat.png"), "write file:PATH"),
+        (image("http://[1::2"), "write file:PATH"),
+    ],
+)
+def test_a_source_that_no_model_could_be_sent_is_refused(part, words):
+    with pytest.raises(UsageError, match=words):
+        check_source(part)
+
+
+def test_a_refused_source_is_shown_by_its_first_80_characters():
+    with pytest.raises(UsageError, match=rf"^'{'x' * 80}': write"):
+        check_source(image("x" * 81))
+
+
+def test_drawings_are_text_and_written_with_or_without_base64():
+    drawing = Media(b"<svg a='1 %'/>", "svg")
+    assert decode_part(image("data:image/svg+xml,%3Csvg a='1 %25'/>")) == drawing
+    assert decode_part(encode_media(IMAGE, drawing)) == drawing
+    assert decode_part(image("DATA:IMAGE/SVG+XML;charset=utf-8;BASE64,PHN2Zy8+")) == Media(b"<svg/>", "svg")
+    assert decode_part(image("data:image/png;base64,iV BO\nRw==")) == Media(b"\x89PNG", "png")
+
+
+@pytest.mark.parametrize("url", ["data:image/png;base64", "data:;base64,AAAA", "data:image/png;base64;AAAA"])
+def test_half_a_data_url_is_refused(url):
+    with pytest.raises(UsageError, match="write a data URL as"):
+        decode_part(image(url))
+
+
+def test_data_of_a_type_without_a_suffix_keeps_its_type():
+    media = decode_part(image("data:image/avif;base64,AAAA"))
+    assert media == Media(b"\0\0\0", "bin", "image/avif")
+    stored = replace_source({**IMAGE}, media.reference, media.suffix, media.media_type)
+    assert stored["image_url"] == {"url": media.reference, "detail": "low", "media_type": "image/avif"}
+    assert encode_media(stored, Media(media.data, "bin"))["image_url"]["url"] == "data:image/avif;base64,AAAA"
+    assert "media_type" not in replace_source(stored, "media:x", "png")["image_url"]
+    unknown = [
+        image("x"),
+        {"type": "image_url", "image_url": "x"},
+        {"type": "image_url", "image_url": {"media_type": 7}},
+    ]
+    unknown.append({"type": "image_url", "image_url": {"media_type": "image/avif, and more"}})
+    for part in unknown:
+        assert encode_media(part, Media(b"", "bin"))["image_url"]["url"] == "data:application/octet-stream;base64,"
+    with pytest.raises(UsageError, match="data of the type image/avif; known are"):
+        decode_part(image("data:image/avif;base64,AAAA"), any_type=False)
+
+
+def test_the_size_is_checked_before_data_is_decoded():
+    check_media_size(MAX_MEDIA_BYTES + 2)  # base64 has up to two bytes of padding
+    with pytest.raises(UsageError, match=r"^20,971,523 bytes; an image or a sound may have at most 20,971,520$"):
+        check_media_size(MAX_MEDIA_BYTES + 3)
+    percents = "%20" * (MAX_MEDIA_BYTES + 2)
+    assert len(decode_part(image(f"data:image/svg+xml,{percents}")).data) == MAX_MEDIA_BYTES + 2
+    with pytest.raises(UsageError, match="20,971,523 bytes"):
+        decode_part(image(f"data:image/svg+xml,{percents}x"))
+    with pytest.raises(UsageError, match="20,971,523 bytes"):
+        decode_part(image("data:image/png;base64," + "A" * 27962031))
+
+
+def test_references_are_told_from_other_sources():
+    name = name_of(make_png())
+    assert [read_reference(source) for source in (f"media:{name}", f"file:{name}", "", None)] == [
+        name,
+        None,
+        None,
+        None,
+    ]
+    assert [is_media_name(each) for each in (name, name[1:], f"{name}x", name.replace("png", "exe"))] == [
+        True, False, False, False,
+    ]  # fmt: skip
+    stored, far = Message("user", [TEXT, image(f"media:{name}")]), Message("user", [image("https://host/cat.png")])
+    assert (has_references([far, stored]), has_references([far]), has_references([])) == (True, False, False)
+    assert (has_own_data([stored, far]), has_own_data([Message("user", [image("file:a.png")])])) == (False, True)
+    assert has_media([Message("user", "hi"), Message("user", [TEXT, {"type": "input_audio"}])])
+    assert not has_media([Message("user", "hi"), Message("user", [TEXT])])
+
+
+def test_a_part_with_a_reference_or_a_path_holds_no_data():
+    paths = [image("media:x.png"), image("file:x.png"), {"type": "input_audio", "input_audio": {"data": "file:x.wav"}}]
+    assert [decode_part(part) for part in [*paths, TEXT, image(None)]] == [None] * 5
+    assert identify_part(image("https://host/cat.png")) == "https://host/cat.png"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollbook.core import Price, TokenCounts, format_cost, parse_price
+from rollbook.core import Price, TokenCounts, describe_cached, format_cost, parse_price
 from rollbook.errors import UsageError
 
 
@@ -50,3 +50,9 @@ def test_a_price_that_cannot_be_read_is_refused(text: str, reason: str) -> None:
 
 def test_small_costs_are_shown_with_more_digits() -> None:
     assert [format_cost(cost) for cost in (12.3456, 1.0, 0.99994, 0.0)] == ["12.35", "1.00", "0.9999", "0.0000"]
+
+
+def test_the_share_of_cached_tokens_is_shown_in_percent() -> None:
+    assert describe_cached(3, 4) == "75% of the prompt tokens cached"
+    assert describe_cached(1, 1) == "100% of the prompt tokens cached"
+    assert describe_cached(0, 0) == "0% of the prompt tokens cached"

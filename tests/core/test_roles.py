@@ -2,7 +2,16 @@
 
 import pytest
 
-from rollbook.core import RoleCall, RoleSettings, RoleUse, derive_role_seed, derive_seed, parse_roles, read_roles
+from rollbook.core import (
+    RoleCall,
+    RoleSettings,
+    RoleUse,
+    default_key_variable,
+    derive_role_seed,
+    derive_seed,
+    parse_roles,
+    read_roles,
+)
 from rollbook.errors import UsageError
 
 
@@ -64,3 +73,52 @@ def test_uses_add_up():
 def test_what_is_no_model_is_named(model):
     with pytest.raises(UsageError, match=r"roles: user: .* is not a model; write a URL, or a list of URLs|is unknown"):
         read_roles({"user": model})
+
+
+def test_a_call_says_whether_it_was_cut_and_counted():
+    cut, counted = RoleCall("user", 0, 1, "", finish_reason="length"), RoleCall("user", 0, 1, "", 0, 1)
+    assert (cut.truncated, counted.truncated) == (True, False)
+    assert (cut.is_counted, counted.is_counted, RoleCall("user", 0, 1, "", 1).is_counted) == (False, True, True)
+
+
+def test_a_use_without_a_price_has_no_cost():
+    use = RoleUse().add(RoleCall("user", 0, 1, "Hi.", 10, 2))
+    assert use == RoleUse(1, 10, 2, None)
+    assert use.describe("user") == "role user: 1 call, 10 prompt tokens, 2 completion tokens"
+    assert RoleUse(cost=0.0).add(use).cost == 0.0
+
+
+def test_settings_of_a_role_are_taken_as_they_are_and_its_key_has_a_usual_name():
+    made = RoleSettings(urls=["http://a/v1"], wire_names={"max_tokens": "max_completion_tokens"})
+    assert read_roles({"user": made}) == {"user": made}
+    assert default_key_variable("user") == "USER_API_KEY"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("http://a/v1", "roles: 'http://a/v1': give models by role"),
+        ({7: "http://a/v1"}, "roles: 7: a role is named with small letters"),
+        ({"u" * 41: "x"}, "a role is named with small letters"),
+        ({"user": {"model": "x", "colour": 1}}, "roles: user: colour is unknown; a role has model, name"),
+        ({"user": {"model": "x", "name": 7}}, "roles: user: Expected `str`, got `int`"),
+        ({"user": {"model": "x", "price": "3"}}, "roles: user.price=3: write the prices"),
+    ],
+)
+def test_a_mistake_in_python_is_one_line_too(given, message):
+    with pytest.raises(UsageError) as caught:
+        read_roles(given)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words", [["user.name.x=1"], ["user.model.x=1"], ["user.headers=1"], ["user.wire_names=1"], ["user.headers.=1"]]
+)
+def test_only_sampling_and_headers_have_keys_of_their_own(words):
+    with pytest.raises(UsageError, match="a role has name, key_env, price"):
+        parse_roles(words)
+
+
+def test_a_model_may_be_given_by_its_field_and_a_header_stays_text():
+    found = parse_roles(["user.model=http://a/v1", "user.headers.x=7", "user.sampling.x=7"])["user"]
+    assert (found.urls, found.headers, found.sampling) == (["http://a/v1"], {"x": "7"}, {"x": 7})

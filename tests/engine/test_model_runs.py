@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 import rollbook
 from rollbook import LeaderboardIncomplete, UsageError
-from rollbook.engine.model_runs import check_name, name_models, read_models
+from rollbook.engine.model_runs import check_name, extend_models, name_models, read_models, remove_models
 from rollbook.engine.request import Request
 from rollbook.errors import BookError
 from rollbook.reports import make_leaderboard
@@ -156,3 +157,44 @@ def test_a_list_of_models_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "models.json").write_text("[]")
     with pytest.raises(BookError, match=r"models\.json: not a list of models"):
         read_models(tmp_path)
+
+
+def run_two(tmp_path: Path) -> Path:
+    targets = [write_answers(tmp_path, "poor", 9), write_answers(tmp_path, "good", 1)]
+    rollbook.run_each(write_sums(tmp_path), targets, out=tmp_path / "both", progress=False)
+    return tmp_path / "both"
+
+
+def test_models_are_extended_unless_all_have_the_samples(tmp_path: Path) -> None:
+    folder = run_two(tmp_path)
+    with pytest.raises(UsageError, match=r"both has 1 samples of every task already: give more than that with -k"):
+        extend_models(folder, 1)
+    extended = extend_models(folder, 3)
+    assert [(each.request.samples, each.extended_to, each.needs_samples) for each in extended] == [(3, 3, True)] * 2
+    assert read_models(folder) == extended
+    assert [each.extended_to for each in extend_models(folder, 2)] == [2, 2]
+    shutil.rmtree(folder / "good")
+    assert [each.extended_to for each in extend_models(folder, 1)] == [1, 1]  # one has to be run again
+
+
+def test_a_model_is_taken_out_of_a_folder_and_its_run_is_kept_unless_it_is_deleted(tmp_path: Path) -> None:
+    folder = run_two(tmp_path)
+    remove_models(folder, ["poor"])
+    assert [each.name for each in read_models(folder)] == ["good"]
+    assert (folder / "poor" / "run.json").exists()
+    for names, message in (
+        (["good"], "would have no model left: delete the folder instead"),
+        (["poor"], "has no model poor; it has good"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            remove_models(folder, names)
+    with pytest.raises(UsageError, match=r"is not a folder of run --each: it has no models\.json"):
+        remove_models(tmp_path, ["good"])
+
+
+def test_a_run_that_is_taken_out_can_be_deleted_too(tmp_path: Path) -> None:
+    folder = run_two(tmp_path)
+    remove_models(folder, ["poor"], delete=True)
+    assert not (folder / "poor").exists()
+    assert (folder / "good" / "run.json").exists()
+    assert "poor" not in (folder / "leaderboard.json").read_text()
