@@ -73,7 +73,7 @@ def list_pages(entries):
 
 def test_the_drawings_have_a_title_and_name_no_colour_of_the_page():
     drawings = sorted((ROOT / "docs/pictures").glob("*.svg"))
-    assert len(drawings) == 5
+    assert len(drawings) == 6
     for path in drawings:
         root = ET.parse(path).getroot()
         assert root.find("{http://www.w3.org/2000/svg}title").text

@@ -63,6 +63,11 @@ class Plan:
     verify_s: float = 30.0
     seed: int = 7
 
+    @property
+    def sampling(self) -> Sampling:
+        """How the model samples, in training and on held-out tasks."""
+        return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
+
 
 @dataclass
 class Row:
@@ -248,7 +253,7 @@ class Training:
             server.url,
             samples=plan.samples,
             seed=plan.seed,
-            sampling=self._sampling,
+            sampling=plan.sampling,
             limits=Limits(verify_s=plan.verify_s),
             concurrency=plan.slots,
             window=2 * plan.groups,
@@ -258,14 +263,10 @@ class Training:
             call_s=120.0,
         )
 
-    @property
-    def _sampling(self) -> Sampling:
-        return Sampling(temperature=self.plan.temperature, max_tokens=self.plan.max_tokens)
-
     async def _train(self, trainer: Trainer, server: Server, collector: Collector) -> None:
         plan, began = self.plan, time.monotonic()
         wanted = plan.steps * plan.groups
-        stream = collector.groups(self._draw_tasks(), wanted=wanted, at_most=wanted * plan.oversampling)
+        stream = collector.groups(draw_tasks(plan), wanted=wanted, at_most=wanted * plan.oversampling)
         async with aclosing(take(stream, plan.groups)) as batches:
             async for groups in batches:
                 step = len(self.steps) + 1
@@ -281,11 +282,6 @@ class Training:
                 collector.resume(model_version=trainer.version)
                 if last:
                     return
-
-    def _draw_tasks(self) -> Iterator[Task]:
-        """Yield training tasks; none that is held out, whatever its number."""
-        held_out = {task.prompt for task in resolve(self.plan.held_out).instance.tasks()}
-        return (task for task in resolve(self.plan.environment).instance.tasks() if task.prompt not in held_out)
 
     def _report(
         self,
@@ -312,37 +308,50 @@ class Training:
         say(f"step {step}: reward {line['reward']:.3f}, logprob gap {line['logprob_gap']:.1e}, {seconds:.0f} s")
 
     async def _evaluate(self, server: Server, step: int) -> None:
-        """Measure pass@1 on the held-out tasks with Rollbook's own run and report."""
         began = time.monotonic()
-        numbers = (await self._run_held_out(server, f"held-out-{step}", self.plan.held_out_samples)).overall
-        self.held_out.append(
-            {
-                "step": step,
-                "pass@1": numbers.pass_at[1],
-                "interval": numbers.pass_interval,
-                "mean": numbers.mean,
-                "tasks": numbers.tasks,
-                "rollouts": numbers.scored,
-            }
-        )
+        report = await self._run_held_out(server, f"held-out-{step}", self.plan.held_out_samples)
+        self.held_out.append(summarize(step, report))
         (self.out / "held_out.json").write_text(json.dumps(self.held_out, indent=1) + "\n")
         say(f"held out after {step} steps: {self.held_out[-1]}, {time.monotonic() - began:.0f} s")
 
     async def _run_held_out(self, server: Server, name: str, samples: int, limit: int | None = None) -> Report:
-        plan = self.plan
-        result = await run_async(
-            plan.held_out,
-            server.url,
-            samples=samples,
-            limit=limit,
-            out=self.out / name,
-            seed=plan.seed,
-            sampling=self._sampling,
-            limits=Limits(verify_s=plan.verify_s),
-            concurrency=plan.slots,
-            probe=False,
-        )
-        return result.report
+        return await run_held_out(self.plan, server.url, self.out / name, samples, limit)
+
+
+async def run_held_out(plan: Plan, url: str, out: Path, samples: int, limit: int | None = None) -> Report:
+    """Run the held-out tasks into a run directory of their own, with the sampling of the training."""
+    result = await run_async(
+        plan.held_out,
+        url,
+        samples=samples,
+        limit=limit,
+        out=out,
+        seed=plan.seed,
+        sampling=plan.sampling,
+        limits=Limits(verify_s=plan.verify_s),
+        concurrency=plan.slots,
+        probe=False,
+    )
+    return result.report
+
+
+def summarize(step: int, report: Report) -> dict[str, Any]:
+    """Return pass@1 with its interval from Rollbook's own report."""
+    numbers = report.overall
+    return {
+        "step": step,
+        "pass@1": numbers.pass_at[1],
+        "interval": numbers.pass_interval,
+        "mean": numbers.mean,
+        "tasks": numbers.tasks,
+        "rollouts": numbers.scored,
+    }
+
+
+def draw_tasks(plan: Plan) -> Iterator[Task]:
+    """Yield training tasks; none that is held out, whatever its number."""
+    held_out = {task.prompt for task in resolve(plan.held_out).instance.tasks()}
+    return (task for task in resolve(plan.environment).instance.tasks() if task.prompt not in held_out)
 
 
 async def take(stream: AsyncIterator[Group], count: int) -> AsyncGenerator[list[Group], None]:
@@ -362,29 +371,34 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
-    """Train as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def parse_options(description: str) -> tuple[Plan, dict[str, Any]]:
+    """Read the command line: the plan, and what else was given."""
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--model", choices=("tiny", "smollm"), default="tiny")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--gguf", type=Path, help="the weights of smollm; by default the embedded model's")
     for option in dataclasses.fields(Plan):
         parser.add_argument("--" + option.name.replace("_", "-"), type=option.type, default=option.default)
-    args = vars(parser.parse_args())
-    kind, out, gguf = args.pop("model"), args.pop("out"), args.pop("gguf")
-    plan = Plan(**args)
+    options = vars(parser.parse_args())
+    plan = Plan(**{option.name: options.pop(option.name) for option in dataclasses.fields(Plan)})
+    return plan, options
+
+
+def main() -> None:
+    """Train as the command line says."""
+    plan, options = parse_options(__doc__)
     torch.manual_seed(plan.seed)
     torch.set_float32_matmul_precision("high")
-    if kind == "tiny":
+    if options["model"] == "tiny":
         from tiny import load
 
         model, tokenizer = load()
     else:
         from smollm import load
 
-        model, tokenizer = load(gguf)
+        model, tokenizer = load(options["gguf"])
     sys.setswitchinterval(0.0005)  # the engine and the trainer each wait for the interpreter after every launch
-    uvloop.run(Training(plan, model, tokenizer, out, kind).run())
+    uvloop.run(Training(plan, model, tokenizer, options["out"], options["model"]).run())
 
 
 if __name__ == "__main__":
