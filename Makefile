@@ -54,9 +54,8 @@ bench-budget: .venv/dev ## Run the engine's benchmark in a minute; fail where a 
 profile: .venv/dev .venv-profile/ready ## Sample what a worker's event loop spends its time on, by package.
 	PATH=.venv-profile/bin:$$PATH .venv/bin/python benchmarks/engine_profile.py
 
-bench-peers: .venv/dev build/peers/ready ## Run inspect_ai, verifiers, lm-eval and Harbor next to Rollbook; writes benchmarks/RESULTS.md. BENCH=--quick for less.
-	.venv/bin/python benchmarks/peers.py --peers build/peers $(BENCH)
-	$(if $(GYM_CHECKOUT),.venv/bin/python benchmarks/gym.py --gym $(GYM_CHECKOUT) --gym-python $(GYM_PYTHON))
+bench-peers: .venv/dev build/peers/ready ## Run inspect_ai, verifiers, lm-eval, Harbor and, given GYM_CHECKOUT and GYM_PYTHON, NeMo Gym next to Rollbook; writes benchmarks/RESULTS.md. BENCH=--quick for less.
+	.venv/bin/python benchmarks/peers.py --peers build/peers $(if $(GYM_CHECKOUT),--gym $(GYM_CHECKOUT) --gym-python $(GYM_PYTHON)) $(BENCH)
 
 docs: .venv/dev ## Check every link, snippet and command in the documentation.
 	@.venv/bin/rollbook local pull

@@ -44,6 +44,17 @@ class Result:
     ready_s: float
 
 
+@dataclass(frozen=True)
+class Load:
+    """How much is run, and against what."""
+
+    rollouts: int = 10_000
+    gym_rollouts: int = 1000
+    concurrency: int = 256
+    latency_ms: float = 50.0
+    rounds: int = 3
+
+
 def rows(path: Path, count: int) -> Path:
     """So many questions with four choices, as rows of NeMo Gym."""
     with path.open("w") as file:
@@ -236,6 +247,23 @@ def theirs(home: Path, python: Path, folder: Path, url: str, data: Path, count: 
     return Result(count / (out.stat().st_mtime - inputs.stat().st_mtime), 1000 * cpu / count, memory, ready_s)
 
 
+def compare(load: Load, gym: Path | None, gym_python: Path | None) -> tuple[Result, Result, Result | None]:
+    """Run ours in process, ours over HTTP and, where it is given, NeMo Gym, in turns; return the middle ones."""
+    here, there, peer = [], [], []
+    with tempfile.TemporaryDirectory() as name, mock(load.latency_ms) as url:
+        folder, count, at_once = Path(name), load.rollouts, load.concurrency
+        data, few = rows(folder / "rows.jsonl", count), rows(folder / "few.jsonl", load.gym_rollouts)
+        for number in range(load.rounds):
+            here.append(ours(folder, "mcqa", url, data, count, at_once))
+            there.append(split(folder, url, data, count, at_once))
+            if gym and gym_python:
+                home = folder / f"gym-{number}"
+                home.mkdir()
+                python = gym_python.absolute()
+                peer.append(theirs(gym.resolve(), python, home, url, few, load.gym_rollouts, at_once))
+    return middle(here), middle(there), middle(peer) if peer else None
+
+
 def middle(results: list[Result]) -> Result:
     """The middle one by rate."""
     return sorted(results, key=lambda result: result.rate)[len(results) // 2]
@@ -262,26 +290,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gym", type=Path, help="a checkout of NeMo Gym")
     parser.add_argument("--gym-python", type=Path, help="a Python that has it installed")
-    parser.add_argument("--rollouts", type=int, default=10_000, help="of ours")
-    parser.add_argument("--gym-rollouts", type=int, default=1000, help="of NeMo Gym")
-    parser.add_argument("--concurrency", type=int, default=256)
-    parser.add_argument("--latency-ms", type=float, default=50.0)
-    parser.add_argument("--rounds", type=int, default=3, help="of ours; the middle one counts")
+    parser.add_argument("--rollouts", type=int, default=Load.rollouts, help="of ours")
+    parser.add_argument("--gym-rollouts", type=int, default=Load.gym_rollouts, help="of NeMo Gym")
+    parser.add_argument("--concurrency", type=int, default=Load.concurrency)
+    parser.add_argument("--latency-ms", type=float, default=Load.latency_ms)
+    parser.add_argument("--rounds", type=int, default=Load.rounds, help="the middle one counts")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, mock(given.latency_ms) as url:
-        folder, count, at_once = Path(name), given.rollouts, given.concurrency
-        data = rows(folder / "rows.jsonl", count)
-        here, there = [], []
-        for _ in range(given.rounds):
-            here.append(ours(folder, "mcqa", url, data, count, at_once))
-            there.append(split(folder, url, data, count, at_once))
-        gym = None
-        if given.gym and given.gym_python:
-            few = rows(folder / "few.jsonl", given.gym_rollouts)
-            gym = theirs(
-                given.gym.resolve(), given.gym_python.absolute(), folder, url, few, given.gym_rollouts, at_once
-            )
-        found = list(figures(middle(here), middle(there), gym))
+    load = Load(given.rollouts, given.gym_rollouts, given.concurrency, given.latency_ms, given.rounds)
+    found = list(figures(*compare(load, given.gym, given.gym_python)))
     show(found)
     return int(any("MISSED" in figure.verdict for figure in found))
 
