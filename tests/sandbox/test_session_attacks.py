@@ -184,7 +184,7 @@ def test_a_thread_gets_no_cpu_between_turns(box: Sandbox, snapshot: bool) -> Non
         time.sleep(0.05)
         before = process.cpu_s()
         time.sleep(0.3)
-        assert process.cpu_s() == before
+        assert process.cpu_s() - before < 0.03, "a busy machine may stop it late; a thread that runs takes 0.3 s"
         wall_s = 2 if snapshot else 20
         after = s.run_sync("import time\ntime.sleep(60)", limits=msgspec.structs.replace(LIMITS, wall_seconds=wall_s))
         assert after.status == "timeout"
