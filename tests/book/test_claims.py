@@ -71,6 +71,19 @@ def test_two_workers_share_the_chunks(tmp_path: Path) -> None:
     assert todo(taken) == [(r, s) for r in range(10) for s in range(2)]
 
 
+def test_a_worker_that_others_took_for_gone_does_not_claim_its_own_chunks_again(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=3, samples=2)
+    round_ = open_round(book)
+    presence = make_presence(round_.number)
+    write_heartbeat(book.path, presence)
+    claims = ChunkClaimer(book, round_, presence.id)
+    held = {claim.chunk.number: claim.epoch for claim in all_claims(claims)}
+    publish_worker_gone(book.path, presence.id, WorkerGone(presence.counter, held))
+    again = ChunkClaimer(book, round_, presence.id)  # reads the record at once
+    assert again.claim_next() is None
+    assert Leases(book.path).refresh() == held
+
+
 def test_the_heir_of_a_dead_worker_repeats_nothing_that_was_scored(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run", tasks=4, samples=2)
     round_ = open_round(book)

@@ -263,7 +263,8 @@ class ChunkClaimer:
     def _read_gone_workers(self) -> None:
         joined, dead = list_joined_and_gone(self._book.path)
         self._pause = max(REFRESH_S, len(joined) / REFRESHES_PER_S)
-        for worker in sorted(dead - self._known_gone):
+        # Others may have taken this worker for gone while it was stopped; what they did not take over is still its own.
+        for worker in sorted(dead - self._known_gone - {self.leases.worker}):
             self._known_gone.add(worker)
             for number, epoch in self._read_chunks_left(worker).items():
                 self._left_behind[number] = worker, epoch

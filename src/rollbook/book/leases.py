@@ -51,6 +51,11 @@ class Leases:
         self._leases: dict[tuple[int, int], Lease] = {}
         self.epochs: dict[int, int] = {}
 
+    @property
+    def worker(self) -> str:
+        """The worker that claims; empty for a reader."""
+        return self._mine.worker
+
     def refresh(self) -> dict[int, int]:
         """Read the highest epoch of every claimed chunk."""
         self.epochs = {}
