@@ -54,8 +54,9 @@ bench-budget: .venv/dev ## Run the engine's benchmark in a minute; fail where a 
 profile: .venv/dev .venv-profile/ready ## Sample what a worker's event loop spends its time on, by package.
 	PATH=.venv-profile/bin:$$PATH .venv/bin/python benchmarks/engine_profile.py
 
-bench-peers: .venv/dev build/peers/ready ## Run inspect_ai, verifiers, lm-eval, Harbor and, given GYM_CHECKOUT and GYM_PYTHON, NeMo Gym next to Rollbook; writes benchmarks/RESULTS.md. BENCH=--quick for less.
-	.venv/bin/python benchmarks/peers.py --peers build/peers $(if $(GYM_CHECKOUT),--gym $(GYM_CHECKOUT) --gym-python $(GYM_PYTHON)) $(BENCH)
+bench-peers: .venv/dev build/peers/ready ## Run inspect_ai, verifiers, lm-eval, Harbor and NeMo Gym (GYM_PYTHON: one that has it) next to Rollbook; writes benchmarks/RESULTS.md. BENCH=--quick for less.
+	@$(if $(GYM_PYTHON),true,$(MAKE) --no-print-directory .venv-gym/0.4.0/ready || true)
+	.venv/bin/python benchmarks/peers.py --peers build/peers $$(python=$(or $(GYM_PYTHON),.venv-gym/0.4.0/bin/python); [ -e $$python ] && echo --gym-python $$python) $(BENCH)
 
 docs: .venv/dev ## Check every link, snippet and command in the documentation.
 	@.venv/bin/rollbook local pull

@@ -1,7 +1,7 @@
 """Rollbook relative to NeMo Gym: the same multiple choice rows, the same mock model of 50 ms, the same concurrency.
 
-python benchmarks/gym.py                                                     ours alone, in process and over HTTP
-python benchmarks/gym.py --gym path/to/Gym --gym-python its/.venv/bin/python  and NeMo Gym itself, one after the other
+python benchmarks/gym.py                                        ours alone, in process and over HTTP
+python benchmarks/gym.py --gym-python .venv-gym/0.4.0/bin/python  and NeMo Gym itself, in turns
 
 Rollouts per second are counted from the first rollout to the last; memory is what the whole process tree holds for
 itself (PSS); a server is ready when it answers.
@@ -234,10 +234,12 @@ def wait_for_all(child: subprocess.Popen[bytes], log: Path) -> None:
     raise RuntimeError(f"NeMo Gym did not start: {log.read_text()[-2000:]}")
 
 
-def theirs(home: Path, python: Path, folder: Path, url: str, data: Path, count: int, at_once: int) -> Result:
+def theirs(python: Path, folder: Path, url: str, data: Path, count: int, at_once: int) -> Result:
     """NeMo Gym: its servers, its collector."""
+    home = find_gym(python)
     with gym_servers(home, python, folder, url) as (pid, ready_s):
         out = folder / "gym" / "run.jsonl"
+        out.parent.mkdir()
         words = [str(python.parent / "gym"), "eval", "run", "--no-serve", "--input", str(data), "--output", str(out)]
         cpu, memory = collect([*words, "--concurrency", str(at_once), "+disable_aggregation=true"], (pid,), home)
     inputs = out.with_name("run_materialized_inputs.jsonl")
@@ -247,7 +249,13 @@ def theirs(home: Path, python: Path, folder: Path, url: str, data: Path, count: 
     return Result(count / (out.stat().st_mtime - inputs.stat().st_mtime), 1000 * cpu / count, memory, ready_s)
 
 
-def compare(load: Load, gym: Path | None, gym_python: Path | None) -> tuple[Result, Result, Result | None]:
+def find_gym(python: Path) -> Path:
+    """Return the folder that has NeMo Gym's package and servers: a checkout, or where it is installed."""
+    code = "import nemo_gym, pathlib; print(pathlib.Path(nemo_gym.__file__).parents[1])"
+    return Path(subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True).stdout.strip())
+
+
+def compare(load: Load, gym_python: Path | None) -> tuple[Result, Result, Result | None]:
     """Run ours in process, ours over HTTP and, where it is given, NeMo Gym, in turns; return the middle ones."""
     here, there, peer = [], [], []
     with tempfile.TemporaryDirectory() as name, mock(load.latency_ms) as url:
@@ -256,11 +264,10 @@ def compare(load: Load, gym: Path | None, gym_python: Path | None) -> tuple[Resu
         for number in range(load.rounds):
             here.append(ours(folder, "mcqa", url, data, count, at_once))
             there.append(split(folder, url, data, count, at_once))
-            if gym and gym_python:
+            if gym_python:
                 home = folder / f"gym-{number}"
                 home.mkdir()
-                python = gym_python.absolute()
-                peer.append(theirs(gym.resolve(), python, home, url, few, load.gym_rollouts, at_once))
+                peer.append(theirs(gym_python.absolute(), home, url, few, load.gym_rollouts, at_once))
     return middle(here), middle(there), middle(peer) if peer else None
 
 
@@ -288,8 +295,7 @@ def figures(here: Result, there: Result, gym: Result | None) -> Iterator[Figure]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gym", type=Path, help="a checkout of NeMo Gym")
-    parser.add_argument("--gym-python", type=Path, help="a Python that has it installed")
+    parser.add_argument("--gym-python", type=Path, help="a Python that has NeMo Gym installed")
     parser.add_argument("--rollouts", type=int, default=Load.rollouts, help="of ours")
     parser.add_argument("--gym-rollouts", type=int, default=Load.gym_rollouts, help="of NeMo Gym")
     parser.add_argument("--concurrency", type=int, default=Load.concurrency)
@@ -297,7 +303,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=Load.rounds, help="the middle one counts")
     given = parser.parse_args()
     load = Load(given.rollouts, given.gym_rollouts, given.concurrency, given.latency_ms, given.rounds)
-    found = list(figures(*compare(load, given.gym, given.gym_python)))
+    found = list(figures(*compare(load, given.gym_python)))
     show(found)
     return int(any("MISSED" in figure.verdict for figure in found))
 

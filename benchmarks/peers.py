@@ -1,7 +1,6 @@
 """Rollbook beside its peers: the same mock endpoint, the same tasks, the same concurrency, in turns.
 
 make bench-peers                                  every peer that is installed by the target; writes RESULTS.md
-make bench-peers GYM_CHECKOUT=DIR GYM_PYTHON=FILE and NeMo Gym, with a Python that has it installed
 python benchmarks/peers.py --peers build/peers    the same with environments that exist; --quick for less
 
 A peer's environment is a folder under `--peers` with its name; a missing one is left out, loudly. Every figure is of a
@@ -207,7 +206,7 @@ def describe_trials(trials: dict[str, list[Trial]]) -> Iterator[str]:
         yield f"| {name} | {middle:.1f} ({walls[0]:.1f} to {walls[-1]:.1f}) | {cpu:.1f} | {cpu / ours:.1f}x |"
 
 
-def describe_gym(load: gym.Load, checkout: Path, python: Path) -> Iterator[str]:
+def describe_gym(load: gym.Load, python: Path) -> Iterator[str]:
     """Run multiple choice rows in Rollbook and in NeMo Gym; yield the table."""
     yield "\n### NeMo Gym: its multiple choice rows and servers\n"
     yield (
@@ -216,7 +215,7 @@ def describe_gym(load: gym.Load, checkout: Path, python: Path) -> Iterator[str]:
     )
     yield "| | rollouts a second | CPU ms each | beside Rollbook | MB | servers ready after s |"
     yield "| --- | --- | --- | --- | --- | --- |"
-    results = gym.compare(load, checkout, python)
+    results = gym.compare(load, python)
     for name, result in zip(("Rollbook", "Rollbook, `rollbook serve` over HTTP", "NeMo Gym"), results, strict=True):
         if result:
             beside = result.cpu_ms / results[0].cpu_ms
@@ -308,8 +307,7 @@ def main() -> int:
     )
     parser.add_argument("--many", type=int, default=1_000_000, help="rollouts of a long run of Rollbook alone")
     parser.add_argument("--trials", type=int, default=10, help="trials in containers, with harbor and podman")
-    parser.add_argument("--gym", type=Path, help="a checkout of NeMo Gym")
-    parser.add_argument("--gym-python", type=Path, help="a Python that has it installed")
+    parser.add_argument("--gym-python", type=Path, help="a Python that has NeMo Gym installed")
     options = parser.parse_args()
     limits = (1000, 10.0) if options.quick else (options.rollouts, options.seconds)
     rounds = 1 if options.quick else options.rounds
@@ -334,12 +332,12 @@ def main() -> int:
             versions.append(f"harbor {read_version(harbor.with_name('python'), 'harbor')}")
         else:
             print("peers: HARBOR OR PODMAN IS NOT INSTALLED: no trials in containers", file=sys.stderr)
-        if options.gym and options.gym_python:
+        if options.gym_python:
             load = gym.Load(1000, 200, rounds=1) if options.quick else gym.Load()
-            tables += describe_gym(load, options.gym, options.gym_python)
+            tables += describe_gym(load, options.gym_python)
             versions.append(f"NeMo Gym {read_version(options.gym_python, 'nemo_gym')}")
         else:
-            print("peers: NO CHECKOUT OF NEMO GYM IS GIVEN (GYM_CHECKOUT=, GYM_PYTHON=): left out", file=sys.stderr)
+            print("peers: NEMO GYM IS NOT INSTALLED (--gym-python): left out", file=sys.stderr)
         if not options.quick:
             tables += run_many(bench, options.many)
         starts = start_up(bench, peers, rounds)
