@@ -247,7 +247,9 @@ def test_a_null_logprob_is_a_failure_that_is_tried_again_and_never_passed_on(vll
     async def main():
         async with spoiling(vllm, times=2) as url:
             environment = f"{TALKING}:Noise?tasks=1&turns=2"
-            return await run_async(environment, url, out=tmp_path / "run", sampling=NOISE, continue_tokens=True)
+            return await run_async(
+                environment, url, out=tmp_path / "run", sampling=NOISE, continue_tokens=True, probe=False
+            )
 
     assert asyncio.run(main()).report.scored == 1
     lines = [
