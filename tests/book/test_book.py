@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from rollbook.book import book as book_module
 from rollbook.book import missing_run_error, remove_unused_run, tasks
-from rollbook.book.book import Book, BookDraft, find_missing_samples
+from rollbook.book.book import FOLDERS, Book, BookDraft, find_missing_samples, hash_manifest, refuse_url
 from rollbook.book.durable_files import explain_disk_errors, lock_run
-from rollbook.core import Part, Task
+from rollbook.core import Part, Settings, Task, make_part
 from rollbook.errors import BookError, BookUnwritable, UsageError
-from support.books import make_book, open_round
+from support.books import edit_record, make_book, open_round
 
 
 def test_a_book_opens_as_it_was_made(tmp_path: Path) -> None:
@@ -281,3 +282,139 @@ def test_two_that_open_a_round_at_once_open_two(tmp_path: Path, monkeypatch: pyt
     open_round(book)
     monkeypatch.setattr(Book, "rounds", lambda self: [])  # the other one has not been seen yet
     assert open_round(book).number == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("file:///data/run", "--out file://data/run: Rollbook reads and writes local files only; leave out file://"),
+        (
+            "s3://bucket/run",
+            "--out s3://bucket/run: Rollbook reads and writes local files only; give a local path, and copy the files"
+            " yourself",
+        ),
+    ],
+)
+def test_a_url_is_refused_with_what_to_write_instead(path: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        refuse_url(path, "--out")
+    assert str(caught.value) == message
+
+
+def test_a_draft_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(book_module, "open", refuse, raising=False)
+    with pytest.raises(UsageError) as caught, BookDraft(tmp_path / "new" / "run"):
+        pass
+    words = "No space left on device; make room, or choose another --out"
+    assert str(caught.value) == f"cannot write to {tmp_path / 'new'}: {words}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_draft_below_a_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError) as caught, BookDraft(tmp_path / "file" / "run"):
+        pass
+    assert str(caught.value) == f"cannot write to {tmp_path / 'file'}: Not a directory; choose another --out"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.ENOSPC, UsageError), (errno.EROFS, UsageError), (errno.ENXIO, OSError)]
+)
+def test_only_errors_of_the_disk_are_explained_by_a_draft(tmp_path: Path, code: int, kind: type[Exception]) -> None:
+    with pytest.raises(kind), BookDraft(tmp_path / "run"):
+        raise OSError(code, os.strerror(code))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_another_made_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    with BookDraft(tmp_path / "run") as draft:
+        draft.add_tasks([Task(id="late", prompt="x")], "Sums")
+        first = make_book(tmp_path / "run")
+        with pytest.raises(UsageError, match="run is not empty: continue it with `rollbook resume"):
+            draft.finish(first.manifest, [make_part((0, 1), (0, 1), 1)])
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert Book(tmp_path / "run").tasks.read(0).id == "t0"
+
+
+def test_folders_that_a_copy_left_out_are_made_again(tmp_path: Path) -> None:
+    path = make_book(tmp_path / "run").path
+    for name in FOLDERS:
+        (path / name).rmdir()
+    assert Book(path).rounds() == []
+    assert all((path / name).is_dir() for name in FOLDERS)
+
+
+def test_tasks_that_are_missing_are_counted(tmp_path: Path) -> None:
+    path = make_book(tmp_path / "run", tasks=4).path
+    lines = (path / "tasks.jsonl").read_bytes().splitlines(keepends=True)
+    (path / "tasks.jsonl").write_bytes(b"".join(lines[:3]))
+    with pytest.raises(BookError) as caught:
+        Book(path)
+    assert str(caught.value) == f"{path / 'tasks.jsonl'} has 3 of 4 tasks: restore it from a copy of the run"
+
+
+def test_rows_that_are_appended_while_a_book_is_opened_are_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_book(tmp_path / "run", tasks=4).path
+    lines, load_plan = (path / "tasks.jsonl").read_bytes().splitlines(keepends=True), Book.load_plan
+    (path / "tasks.jsonl").write_bytes(b"".join(lines[:3]))
+
+    def append_and_load(self: Book) -> None:
+        with (path / "tasks.jsonl").open("ab") as file:
+            file.write(lines[3])
+        load_plan(self)
+
+    monkeypatch.setattr(Book, "load_plan", append_and_load)
+    assert len(Book(path).tasks) == 4
+
+
+def test_the_settings_of_a_book_are_those_of_its_last_round(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    assert book.last_settings() == Settings()
+    for retry in (["infra"], ["all"]):
+        book.open_round(Settings(retry=retry))
+    assert book.last_settings() == Settings(retry=["all"])
+
+
+def test_the_first_round_is_opened_with_the_book(tmp_path: Path) -> None:
+    source = make_book(tmp_path / "run")
+    with BookDraft(tmp_path / "other") as draft:
+        draft.copy_tasks(source)
+        book = draft.finish(source.manifest, source.plan.parts, Settings(concurrency=7))
+    (first,) = book.rounds()
+    assert (first.number, first.settings.concurrency) == (1, 7)
+    assert first.meaning == hash_manifest(book.path)
+    assert not book.is_manifest_edited()
+
+
+def test_a_round_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    open_round(book)
+    path = book.path / "rounds" / "0001.json"
+    edit_record(path, number=2)
+    with pytest.raises(BookError, match=r"0001\.json: it is round 2 by its content; restore it"):
+        book.rounds()
+    edit_record(path, number=1, settings={"retry": ["infra", "odd"]})
+    with pytest.raises(BookError, match=r"0001\.json: 'odd' is not a rule of --retry; restore it"):
+        book.rounds()
+
+
+def test_another_task_under_a_known_id_is_refused(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1)
+    same = {"id": "t0", "prompt": "What is 0 + 0?", "answer": "0"}
+    book.request_samples([Task(**same)], "Sums", 1)
+    for change in ({"prompt": "other"}, {"answer": "1"}, {"level": 3}):
+        with pytest.raises(UsageError, match="task 't0' is already in the run with different content"):
+            book.request_samples([Task(**{**same, **change})], "Sums", 1)
+    assert book.plan.requested == 3
+
+
+def test_a_task_that_is_asked_for_twice_at_once_gets_twice_the_samples(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=1)
+    book.request_samples([Task(id="new", prompt="x"), Task(id="new", prompt="x")], "Sums", 3)
+    assert book.tasks.rows == {"t0": 0, "t1": 1, "new": 2}
+    assert sorted(key for chunk in book.chunks for key in chunk) == [(0, 0), (1, 0), *((2, s) for s in range(6))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -94,3 +96,84 @@ def test_two_workers_racing_for_one_claim_a_thousand_times(tmp_path: Path) -> No
     reader = Leases(run)
     reader.refresh()
     assert all(reader.read_lease(chunk, 1).worker == ("a" if chunk in wins["a"] else "b") for chunk in range(1000))
+
+
+def test_a_file_with_too_many_links_is_replaced_by_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_book(tmp_path / "run").path
+    link, sources = os.link, list[str]()
+
+    def link_once(source: Path, target: Path) -> None:
+        sources.append(str(source))
+        if sources.count(str(source)) > 1:
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_once)
+    leases = Leases(run, "a", 1)
+    assert [leases.claim(chunk, 1) for chunk in range(3)] == [True] * 3
+    assert len(set(sources)) == 3
+    assert len(sources) == 5
+    leases.close()
+    assert list((run / "leases").glob(".*")) == []
+
+
+@pytest.mark.parametrize(("code", "tries"), [(errno.EMLINK, 3), (errno.ENOENT, 3)])
+def test_a_claim_is_given_up_after_a_few_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, tries: int
+) -> None:
+    leases, tried = Leases(make_book(tmp_path / "run").path, "a", 1), []
+
+    def refuse(source: Path, target: Path) -> None:
+        tried.append(source)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert leases.claim(0, 1) is False
+    assert len(set(tried)) == len(tried) == tries
+    assert leases.epochs == {}
+
+
+def test_an_error_of_the_disk_is_no_lost_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    leases = Leases(make_book(tmp_path / "run").path, "a", 1)
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        leases.claim(0, 1)
+
+
+def test_a_lost_answer_is_recognised_by_the_content_where_the_hidden_file_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_book(tmp_path / "run").path
+    link = os.link
+
+    def link_and_fail(source: Path, target: Path) -> None:
+        if not target.exists():
+            link(source, target)
+        source.unlink()
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    monkeypatch.setattr(os, "link", link_and_fail)
+    assert Leases(run, "a", 1).claim(0, 1)
+    assert not Leases(run, "b", 1).claim(0, 1)
+    assert not Leases(run, "a", 2).claim(0, 1)
+
+
+def test_only_leases_are_read_as_leases(tmp_path: Path) -> None:
+    run = make_book(tmp_path / "run").path
+    for name in ("00000.1", "00000.3", "00000.2", "00012.1", "notes.txt", "00001.x", ".a.00ff", "7"):
+        (run / "leases" / name).touch()
+    assert Leases(run).refresh() == {0: 3, 12: 1}
+
+
+def test_only_hidden_files_of_gone_workers_are_removed(tmp_path: Path) -> None:
+    run = make_book(tmp_path / "run").path
+    names = (".gone.00ff", ".alive.00ff", "gone.00ff", ".hidden", "00000.1")
+    for name in names:
+        (run / "leases" / name).touch()
+    asked = []
+    Leases(run).remove_claim_files_of(lambda worker: bool(asked.append(worker)) or worker == "gone")
+    assert sorted(path.name for path in (run / "leases").iterdir()) == sorted(set(names) - {".gone.00ff"})
+    assert sorted(asked) == ["alive", "gone"]

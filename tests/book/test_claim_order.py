@@ -10,9 +10,10 @@ import pytest
 
 from rollbook import plan, run
 from rollbook.book import Book, ChunkClaimer, rollouts
-from rollbook.book.claim_order import TaskLengths, measure_lengths, open_ordered_round, read_lengths
+from rollbook.book.claim_order import TaskLengths, measure_lengths, open_ordered_round, open_profile, read_lengths
+from rollbook.book.claim_order import _complete as complete_lengths
 from rollbook.book.heartbeats import make_presence, write_heartbeat
-from rollbook.core import Settings, decode, encode
+from rollbook.core import Chunks, Part, Plan, Settings, decode, encode
 from rollbook.engine.progress import SilentDisplay
 from rollbook.engine.runs import extend, work
 from rollbook.errors import UsageError
@@ -155,3 +156,41 @@ def test_a_worker_that_joins_takes_no_order_of_its_own(tmp_path: Path) -> None:
     path = do_run(tmp_path)
     with pytest.raises(UsageError, match="a worker follows its round"):
         work(path, {"order": f"profile:{path}"}, SilentDisplay())
+
+
+def test_lengths_are_in_seconds_where_no_server_counts_tokens(tmp_path: Path) -> None:
+    book = Book(do_run(tmp_path))
+    path = next((book.path / "journals").glob("*.1.jsonl"))
+    rows = {f"sum-{i}": i for i in range(len(LENGTHS))}
+    assert edit_journal(path, r'"completion_tokens":\d+', '"completion_tokens":0') == len(LENGTHS)
+    assert edit_journal(path, r'"seconds":[\d.e-]+', '"seconds":0.12345') == len(LENGTHS)
+    assert measure_lengths([book], rows) == TaskLengths("seconds", [0.123] * len(LENGTHS))
+    assert measure_lengths([book, book], {"sum-1": 1}) == TaskLengths("seconds", [None, 0.123])
+    assert measure_lengths([book], {"other": 0}) is None
+
+
+def test_what_a_round_has_measured_goes_before_what_an_earlier_one_knew() -> None:
+    known = TaskLengths("tokens", [1.0, None, 3.0])
+    for earlier, complete in (
+        (None, known),
+        (TaskLengths("tokens", [9.0, 8.0]), TaskLengths("tokens", [1.0, 8.0, 3.0])),
+        (TaskLengths("tokens", [9.0, 8.0, 7.0, 6.0]), TaskLengths("tokens", [1.0, 8.0, 3.0, 6.0])),
+        (TaskLengths("seconds", [9.0, 8.0]), known),
+    ):
+        assert complete_lengths(known, earlier) == complete
+    assert complete_lengths(None, known) == known
+    assert complete_lengths(None, None) is None
+
+
+def test_the_longest_task_of_a_chunk_is_found_wherever_the_chunk_begins() -> None:
+    lengths = TaskLengths("tokens", [9.0, 9.0, 1.0, 2.0, 5.0, 3.0])
+    chunks = Chunks(Plan(2, [Part((2, 6), (1, 3), [2, 3, 1, 2])]))
+    assert [lengths.longest_in(chunk) for chunk in chunks] == [1.0, 5.0, 5.0, 3.0]
+    assert lengths.order_chunks(chunks) == [1, 2, 3, 0]
+    assert lengths.order_chunks(chunks, [2, 1, 0, 3]) == [2, 1, 3, 0]
+
+
+@pytest.mark.parametrize("order", ["profile:", "run", ""])
+def test_an_order_that_names_no_run_is_refused(order: str) -> None:
+    with pytest.raises(UsageError, match=f"--order {order}: write profile:RUN"):
+        open_profile(order)

@@ -9,7 +9,7 @@ import pytest
 
 from rollbook.book import claims as claims_module
 from rollbook.book.book import Book
-from rollbook.book.claims import ChunkClaimer, Claim, TakeoverReader
+from rollbook.book.claims import ChunkClaimer, Claim, TakeoverReader, is_finished
 from rollbook.book.counted_lines import KeyMap
 from rollbook.book.heartbeats import InFlightKeys, WorkerGone, make_presence, publish_worker_gone, write_heartbeat
 from rollbook.book.journal import Journal, JournalEntry
@@ -271,3 +271,120 @@ def test_who_leaves_removes_the_hidden_files_of_killed_workers_and_of_no_other(t
     leaver.remove_claim_files()
     (hidden,) = (path.name for path in (book.path / "leases").glob(".*"))
     assert hidden.startswith(f".{alive.id}.")
+
+
+def damage_first_line(path: Path) -> int:
+    """Change a digit in the first line, whose checksum is wrong then; return where the line ends."""
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"sample":0', b'"sample":7', 1))
+    return data.index(b"\n") + 1
+
+
+def test_lines_that_are_damaged_are_recorded_for_the_seal_and_not_counted(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=4)
+    round_ = open_round(book)
+    marks = [scored(book, 0, 0), scored(book, 0, 1), failed(book, 0, 0, "verifier_error"), failed(book, 0, 2)]
+    worker = dead_worker(book, round_, marks, chunks=len(book.chunks))
+    names = [f"{worker}.1.jsonl", f"{worker}.1.failures.jsonl"]
+    ends = {name: [damage_first_line(book.path / "journals" / name)] for name in names}
+    claims = all_claims(ChunkClaimer(book, round_, "heir"))
+    assert [claim.damaged for claim in claims] == [ends] * len(claims)
+    assert todo(claims) == [(0, 0), (0, 3)]
+    assert sum(claim.scored for claim in claims) == 1
+    assert [claim.failed for claim in claims if claim.failed] == [{"model_timeout": 1}]
+
+
+def test_what_a_seal_says_of_a_chunk_is_part_of_its_history(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    round_ = open_round(book)
+    worker = dead_worker(book, round_, [scored(book, 0, 0)])
+    name = f"{worker}.1.jsonl"
+    own = measure_extent(book.path / "journals" / name, 1 << 30)
+    leases = Leases(book.path)
+    leases.refresh()
+    seal = Seal(1, 1, 1, {}, 0, {name: own, "gone.1.jsonl": own}, {"gone.1.jsonl": [7]})
+    for seals, files, damaged in (
+        ({}, {name: own}, {}),
+        ({0: seal}, {name: own, "gone.1.jsonl": own}, {"gone.1.jsonl": [7]}),
+    ):
+        history = TakeoverReader(book, leases, round_).read_history(0, 2, seals)
+        assert (history.files, history.damaged, history.dropped) == (files, damaged, 0)
+
+
+def test_a_second_score_of_a_key_is_dropped(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    round_ = open_round(book)
+    dead_worker(book, round_, [scored(book, 0, 0), scored(book, 0, 0), scored(book, 0, 0)])
+    (claim,) = all_claims(ChunkClaimer(book, round_, "heir"))
+    assert (claim.scored, claim.dropped, claim.todo) == (1, 2, [])
+
+
+def test_a_chunk_that_was_released_is_not_thought_owned(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    round_ = open_round(book)
+    now = [0.0]
+    slow = ChunkClaimer(book, round_, "slow", clock=lambda: now[0])
+    assert slow.claim_next()
+    presence = make_presence(1)
+    presence.born = "1"
+    write_heartbeat(book.path, presence)
+    assert Leases(book.path, presence.id, 1).claim(0, 2)
+    now[0] = 100.0
+    assert slow.claim_next() is None
+    slow.release(0)
+    now[0] = 200.0
+    again = slow.claim_next()
+    assert again
+    assert again.epoch == 3
+
+
+def test_a_worker_that_is_slower_lists_the_leases_again_and_skips_what_others_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path / "run", tasks=8, samples=2, workers=4)
+    round_ = open_round(book)
+    slow, fast = ChunkClaimer(book, round_, "slow"), Leases(book.path, "fast", 1)
+    tried, claim = [], Leases.claim
+
+    def claim_late(leases: Leases, chunk: int, epoch: int) -> bool:
+        for number in range(3):
+            claim(fast, number, 1)
+        tried.append(chunk)
+        return claim(leases, chunk, epoch)
+
+    monkeypatch.setattr(Leases, "claim", claim_late)
+    found = slow.claim_next()
+    assert found
+    assert (tried, found.chunk.number) == ([0, 3], 3)
+    claim(fast, 4, 1)
+    found = slow.claim_next()
+    assert found
+    assert (tried, found.chunk.number) == ([0, 3, 5], 5)
+
+
+def test_a_book_is_finished_when_every_chunk_is_sealed_for_its_rounds(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=1)
+    rounds = [open_round(book)]
+    assert not is_finished(book, rounds)
+    sealed_with(book, rounds[0], [scored(book, 0, 0), failed(book, 1, 0)])
+    assert is_finished(book, rounds)
+    rounds.append(open_round(book, []))
+    assert is_finished(book, rounds)
+    rounds.append(open_round(book, ["infra"]))
+    assert not is_finished(book, rounds)
+
+
+def test_with_hundreds_of_workers_each_refreshes_less_often(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    round_ = open_round(book)
+    for number in range(30):
+        (book.path / "workers" / f"w{number}.json").write_bytes(b"{}")
+    now = [1000.0]
+    claims = ChunkClaimer(book, round_, "a", clock=lambda: now[0])
+    assert claims.claim_next()
+    assert claims.claim_next() is None
+    refreshed = []
+    claims._refresh = lambda: refreshed.append(now[0])  # type: ignore[method-assign]
+    for now[0] in (1001.0, 1002.9, 1003.0, 1005.9, 1006.0):
+        assert claims.claim_next() is None
+    assert refreshed == [1003.0, 1006.0]

@@ -14,7 +14,7 @@ from rollbook.book.journal import Journal, JournalEntry
 from rollbook.book.leases import Leases
 from rollbook.book.seals import Seals, write_seals
 from rollbook.book.status import read_exact_status
-from rollbook.core import Extent, Rollout, ScoredLine, Seal, make_failed_line
+from rollbook.core import Extent, Rollout, ScoredLine, Seal, Task, make_failed_line
 from rollbook.errors import BookError
 from support.books import encode_journal_line, failed, make_book, open_round, scored
 
@@ -183,3 +183,24 @@ def test_a_line_is_read_by_the_offset_of_its_end_whatever_its_length(
     path.write_bytes(b"\n".join(lines) + b"\n")
     ends = [sum(len(line) + 1 for line in lines[: number + 1]) for number in range(len(lines))]
     assert [counted_lines.read_line_before(path, end) for end in ends] == lines
+
+
+def test_every_planned_key_has_a_place_of_its_own_and_its_chunk(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=3, samples=2)
+    book.request_samples([book.tasks.read(1), Task(id="new", prompt="x"), Task(id="more", prompt="y")], "Sums", 3)
+    book.extend(4, 1)
+    keys = KeyMap(book)
+    names = [book.tasks.read(row).id for row in range(len(book.tasks))]
+    places = []
+    for chunk in book.chunks:
+        for row, sample in chunk:
+            found = keys.find(names[row], sample)
+            assert found
+            assert (found[0], found[2]) == (row, chunk.number)
+            places.append(found[1])
+    assert places == list(range(keys.keys)) == list(range(book.plan.requested))
+    assert keys.find("none", 0) is None
+    assert keys.find("t0", 9) is None
+    assert keys.check(tmp_path, 7, "t0", 0) == keys.find("t0", 0)
+    with pytest.raises(BookError, match="'t0' sample 9"):
+        keys.check(book.path / "tasks.jsonl", 7, "t0", 9)

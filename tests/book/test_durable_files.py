@@ -159,3 +159,12 @@ def test_a_write_that_fails_leaves_no_temporary_file_and_no_open_one(
                 write(tmp_path / "done" / "file", b"content")
         assert list((tmp_path / "done").iterdir()) == []
     assert open_fds() == before
+
+
+def test_files_are_readable_for_everyone_and_writable_for_their_owner(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write_atomically(tmp_path / "file", b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644

@@ -164,3 +164,92 @@ def test_what_is_durable_is_asked_for_in_the_middle_of_a_write_and_is_true(tmp_p
     assert len(seen) > 2
     for extent in seen:
         assert hashlib.sha256(whole[: extent.bytes]).hexdigest() == extent.sha256
+
+
+def test_who_adds_waits_while_too_much_is_unwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "MAX_UNWRITTEN_BYTES", 10)
+    monkeypatch.setattr(journal_module, "COMMIT_S", 30)
+    book = make_book(tmp_path / "run")
+
+    async def go() -> None:
+        journal = Journal(book.path, "w", lambda _: None)
+        journal.start()
+        await journal.add(JournalEntry(scored(book, 0, 0)))
+        for row in range(1, 3):
+            adding = asyncio.create_task(journal.add(JournalEntry(scored(book, row, 0))))
+            await asyncio.sleep(0.05)
+            assert not adding.done()
+            journal.flush_soon()
+            await asyncio.wait_for(adding, 10)
+        journal.flush_soon()
+        await journal.close()
+
+    asyncio.run(go())
+    assert keys(book) == [("t0", 0), ("t1", 0), ("t2", 0)]
+
+
+def test_who_waits_for_room_learns_that_the_journal_broke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "MAX_UNWRITTEN_BYTES", 10)
+    book = make_book(tmp_path / "run")
+    fail_fsync(monkeypatch, 99)
+
+    async def go() -> None:
+        journal = Journal(book.path, "w", lambda _: None)
+        journal.start()
+        await journal.add(JournalEntry(scored(book, 0, 0)))
+        journal.flush_soon()
+        waiting = asyncio.create_task(journal.add(JournalEntry(scored(book, 1, 0))))
+        while not journal.broken:
+            journal.flush_soon()
+            await asyncio.sleep(0.01)
+        await journal.close()
+        with pytest.raises(BookUnwritable, match="cannot be written"):
+            await asyncio.wait_for(journal.add(JournalEntry(scored(book, 2, 0))), 10)
+        waiting.cancel()
+
+    asyncio.run(go())
+
+
+def test_entries_form_a_group_until_the_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "COMMIT_S", 0.1)
+    book = make_book(tmp_path / "run")
+    groups: list[int] = []
+
+    async def go() -> None:
+        journal = Journal(book.path, "w", lambda entries: groups.append(len(entries)))
+        journal.start()
+        for row in range(3):
+            await journal.add(JournalEntry(scored(book, row, 0)))
+            await asyncio.sleep(0)
+        assert groups == []
+        while not groups:
+            await asyncio.sleep(0.01)
+        await journal.add(JournalEntry(scored(book, 3, 0)))
+        await journal.close()
+
+    asyncio.run(go())
+    assert groups == [3, 1]
+
+
+def test_extents_begin_with_the_segment_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 1)
+    book = make_book(tmp_path / "run")
+
+    async def go() -> Journal:
+        journal = Journal(book.path, "w", lambda _: None)
+        journal.start()
+        for row in range(2):
+            await journal.add(JournalEntry(scored(book, row, 0)))
+            journal.flush_soon()
+            while journal.segment == row + 1:
+                await asyncio.sleep(0.01)
+        await journal.close()
+        return journal
+
+    journal = asyncio.run(go())
+    assert journal.segment == 3
+    assert {since: sorted(journal.extents(since)) for since in (1, 2, 3)} == {
+        1: ["w.1.jsonl", "w.2.jsonl"],
+        2: ["w.2.jsonl"],
+        3: [],
+    }

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from rollbook.book import MediaStore, list_media
-from rollbook.book.media import read_files_into
+from rollbook.book import media as media_module
+from rollbook.book.media import put_media_in, read_files_into
 from rollbook.core import MAX_MEDIA_BYTES, Media, Message
 from rollbook.errors import BookError, UsageError
 from support.pictures import data_url, make_png, name_of
@@ -212,3 +213,62 @@ def test_data_of_answers_is_stored_where_it_can_be(store, tmp_path):
 def test_files_are_read_into_messages_where_nothing_is_stored(root):
     assert source_of(read_files_into(show("file:pics/red.png"), [root])) == data_url(RED.data)
     assert source_of(read_files_into(show("https://host/a.png"), [root])) == "https://host/a.png"
+
+
+def test_data_that_cannot_be_decoded_stays_in_an_answer(store, tmp_path):
+    broken = show("data:image/png;base64,A!")
+    assert store.store_answered(broken) == broken
+    assert list_media(tmp_path / "run") == []
+
+
+def test_what_another_writer_stored_is_made_durable_too(store, tmp_path, monkeypatch):
+    store.put(RED)
+    synced = []
+    monkeypatch.setattr(media_module, "sync_folder", synced.append)
+    again = MediaStore(tmp_path / "run")
+    assert [again.put(RED), again.put(RED)] == [RED.reference, RED.reference]
+    assert synced == [tmp_path / "run" / "media"]  # once: it is known afterwards
+
+
+def test_no_more_is_kept_in_memory_than_allowed(store, tmp_path, monkeypatch):
+    images = [Media(make_png(shade), "png") for shade in (1, 2, 3)]
+    for image in images:
+        store.put(image)
+    monkeypatch.setattr(media_module, "MAX_CACHED_BYTES", len(images[0].data) + len(images[1].data))
+    for image in images[:2]:
+        store.read(image.name)
+    (tmp_path / "run" / "media" / images[0].name).unlink()
+    assert store.read(images[0].name) == images[0]  # both fit
+    store.read(images[2].name)
+    with pytest.raises(BookError, match="is missing"):
+        store.read(images[0].name)
+
+
+def test_replies_name_neither_files_nor_what_is_not_stored(store):
+    long = "x" * 100
+    for url, held, words in [
+        (f"file:{long}.png", store, f"file:{'x' * 75}: only tasks may name files; give the data in a reply"),
+        (f"file:{long}.png", None, f"file:{'x' * 75}: only tasks may name files; give the data in a reply"),
+        (RED.reference, None, f"{RED.reference[:80]}: nothing is stored here; give the data"),
+        ("cat.png", store, "'cat.png': write file:PATH, a data URL, or an address with http:// or https://"),
+    ]:
+        with pytest.raises(UsageError) as caught:
+            put_media_in(show(url), held)
+        assert str(caught.value) == f"messages[0].content[1]: {words}"
+
+
+def test_replies_are_sent_with_the_data_of_what_is_stored(store):
+    store.put(RED)
+    for url, held, sent in [
+        (RED.reference, store, data_url(RED.data)),
+        (data_url(RED.data), None, data_url(RED.data)),
+        ("https://host/a.png", store, "https://host/a.png"),
+        ("https://host/a.png", None, "https://host/a.png"),
+    ]:
+        assert source_of(put_media_in(show(url), held)) == sent
+
+
+def test_a_file_of_the_largest_size_is_stored(store, root):
+    with open(root / "largest.png", "wb") as file:
+        file.truncate(MAX_MEDIA_BYTES)
+    assert source_of(store.store_parts(show("file:largest.png"), [root])).startswith("media:")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollbook.book import Book, BookDraft, TaskGroups
+from rollbook.book.task_groups import is_grouped, is_reported_by_field
 from rollbook.core import SCHEMA_VERSION, EnvironmentSpec, Limits, Manifest, ModelSpec, Sampling, Task, make_part
 
 
@@ -38,3 +39,24 @@ def test_an_environment_with_one_value_keeps_its_name(tmp_path: Path) -> None:
 def test_groups_of_a_blend_are_named_with_their_environment(tmp_path: Path) -> None:
     book = make_grouped_book(tmp_path / "run", "level", a=[{"level": 1}], b=[{"level": 1}, {"level": 2}])
     assert name_groups(book) == ["a", "b/1", "b/2"]
+
+
+def test_groups_that_chunks_mix_are_those_of_a_field(tmp_path: Path) -> None:
+    for name, report_by, tasks, grouped, by_field in [
+        ("one", "", {"a": [{}]}, False, False),
+        ("field", "level", {"a": [{}]}, True, True),
+        ("two", "", {"a": [{}], "b": [{}]}, True, False),
+    ]:
+        book = make_grouped_book(tmp_path / name, report_by, **tasks)  # type: ignore[arg-type]
+        assert (is_grouped(book), is_reported_by_field(book)) == (grouped, by_field)
+
+
+def test_an_environment_without_tasks_is_a_group_too(tmp_path: Path) -> None:
+    book = make_grouped_book(tmp_path / "run", "level", a=[{"level": 1}, {"level": 0}], b=[])
+    assert TaskGroups(book).names == ["a/1", "a/0", "b"]
+    assert name_groups(book) == ["a/1", "a/0"]
+
+
+def test_the_groups_of_one_environment_come_before_those_of_the_next(tmp_path: Path) -> None:
+    book = make_grouped_book(tmp_path / "run", "level", b=[{"level": 2}], a=[{"level": 1}, {"level": 2}])
+    assert TaskGroups(book).names == ["b", "a/1", "a/2"]

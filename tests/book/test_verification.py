@@ -17,7 +17,7 @@ from rollbook.core import Task, make_part
 from rollbook.engine.book_worker import BookJobSource
 from rollbook.errors import BookError
 from rollbook.reports import RunColumns
-from support.books import ENV, edit_record, failed, make_book, open_round, scored
+from support.books import ENV, edit_journal, edit_record, failed, make_book, open_round, scored
 from support.pictures import data_url, make_png, name_of
 
 
@@ -318,3 +318,30 @@ def test_an_image_that_is_missing_is_named_by_the_task_that_shows_it(tmp_path: P
     (damage,) = verify_run(book.path).damage
     assert (damage.path, damage.line) == (str(book.path / "tasks.jsonl"), 2)
     assert damage.problem == f"it shows media/{image.name}, which is missing"
+
+
+@pytest.mark.parametrize(("torn", "count"), [(b"", 0), (b"{", 1), (b'{"task', 1)])
+def test_a_torn_line_is_counted_also_where_it_is_the_only_one(run: Path, torn: bytes, count: int) -> None:
+    (run / "journals" / "killed.1.jsonl").write_bytes(torn)
+    found = verify_run(run)
+    assert (found.torn, found.damage, found.lines) == (count, [], 8)
+
+
+def test_a_line_that_is_not_planned_or_not_of_its_kind_is_named(run: Path) -> None:
+    path = find(run, "journals/*.1.jsonl")
+    edit_journal(path, '"sample":1', '"sample":9', 1)
+    (damage,) = (each for each in verify_run(run).damage if each.line)
+    assert damage.path == str(path)
+    assert re.fullmatch(r"task 't\d' sample 9 is not in the plan", damage.problem)
+    edit_journal(path, '"task":"(t.)"', '"task":7', 1)
+    assert any("Expected `str`, got `int`" in each.problem for each in verify_run(run).damage)
+
+
+def test_damaged_tasks_are_named_by_their_line(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    rows = book.path / "tasks.jsonl"
+    rows.write_bytes(rows.read_bytes().replace(b'"id"', b'"no"', 1))
+    edit_record(book.path / "run.json", tasks=None)
+    assert any(
+        "tasks.jsonl" in each.path and "not a task line" in each.problem for each in verify_run(book.path).damage
+    )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
+import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,8 +19,10 @@ from rollbook.book.counted_lines import ScoredLineHeader
 from rollbook.book.heartbeats import WorkerGone, publish_worker_gone, read_presence, read_worker_gone
 from rollbook.core import Seal
 from rollbook.engine import book_worker as module
-from rollbook.engine.book_worker import BookJobSource
-from rollbook.engine.worker import RolloutJob
+from rollbook.engine.book_worker import BookJobSource, drain_on_event, stop_on_signals
+from rollbook.engine.progress import SilentDisplay
+from rollbook.engine.worker import RolloutJob, WorkerStats
+from rollbook.errors import BookUnwritable
 from support.books import make_book, open_round, scored
 
 
@@ -177,3 +183,110 @@ def test_who_is_cancelled_while_it_leaves_leaves_in_order_all_the_same(
     assert presence.state == "left"
     assert sum(1 for _ in CountedLines(book, ScoredLineHeader)) == 1
     assert not left & {"heartbeat", "journal", "leaving"}
+
+
+class Drained:
+    """A worker that counts how often it is drained and stopped."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.stats = WorkerStats(in_flight=3)
+
+    def drain(self) -> None:
+        self.calls.append("drain")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+class Notes(SilentDisplay):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_the_first_signal_drains_and_the_second_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[tuple[Callable[[int], None], bool]] = []
+
+    @contextmanager
+    def keep(on_signal: Callable[[int], None], enabled: bool) -> Iterator[None]:
+        handlers.append((on_signal, enabled))
+        yield
+
+    monkeypatch.setattr(module, "signal_handler", keep)
+    worker, display = Drained(), Notes()
+    with stop_on_signals(worker, display, True) as received:  # type: ignore[arg-type]
+        ((on_signal, enabled),) = handlers
+        assert (enabled, received) == (True, [])
+        for number in (15, 2, 15):
+            on_signal(number)
+    assert (received, worker.calls) == ([15, 2, 15], ["drain", "stop", "stop"])
+    assert display.lines == ["draining: 3 in flight; once more stops at once"]
+
+
+def test_a_worker_drains_once_an_event_is_set() -> None:
+    async def go(event: asyncio.Event | None, *, during: bool) -> list[str]:
+        worker = Drained()
+        with drain_on_event(worker, event):  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+            if event and during:
+                event.set()
+            for _ in range(3):
+                await asyncio.sleep(0)
+        if event:
+            event.set()
+        await asyncio.sleep(0.01)
+        assert "drain on event" not in {task.get_name() for task in asyncio.all_tasks()}
+        return worker.calls
+
+    assert asyncio.run(go(None, during=True)) == []
+    assert asyncio.run(go(asyncio.Event(), during=True)) == ["drain"]
+    assert asyncio.run(go(asyncio.Event(), during=False)) == []
+
+
+def test_a_chunk_that_was_taken_over_is_not_reported_as_held(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=8, samples=2)
+    round_, now = open_round(book), [0.0]
+
+    async def part() -> None:
+        shift = BookJobSource(book, round_, watch=WorkerMonitor(book.path, lambda: now[0], stale_s=180))
+        await shift.join()
+        job = await shift.next()
+        assert job
+        assert job.claim
+        number = job.claim.chunk.number
+        for now[0], taken in ((90.0, False), (181.0, True)):  # late only after half of what others wait
+            if not taken:
+                assert Leases(book.path, "heir", 1).claim(number, 2)
+            await shift._renew_leases()
+            shift._update_presence()
+            assert (number in shift.presence.chunks) is not taken
+        await shift.leave()
+
+    asyncio.run(part())
+
+
+def test_a_heartbeat_that_cannot_be_written_ends_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = make_book(tmp_path / "run")
+    round_ = open_round(book)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def part() -> None:
+        shift = BookJobSource(book, round_)
+        await shift.join()
+        monkeypatch.setattr(module, "HEARTBEAT_S", 0.01)
+        write = module.write_heartbeat
+        monkeypatch.setattr(module, "write_heartbeat", refuse)
+        while shift.error is None:
+            await asyncio.sleep(0.01)
+        with pytest.raises(BookUnwritable, match="No space left on device"):
+            await shift.next()
+        monkeypatch.setattr(module, "write_heartbeat", write)
+        with suppress(BookUnwritable):
+            await shift.leave()
+
+    asyncio.run(asyncio.wait_for(part(), 30))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollbook import Collector, Environment, Rollout, Shortfall, Task
 from rollbook.agents import EnvironmentAccess
 from rollbook.book import Book, read_status, rollouts
+from rollbook.core import Group, ModelSpec, Sampling, Score, Turn
 from rollbook.engine.book_worker import BookJobSource
+from rollbook.engine.collector import PausableModel
 from rollbook.engine.progress import SilentDisplay
 from rollbook.engine.runs import extend
 from rollbook.errors import BookUnwritable, EndpointDown, Stopped, UsageError
@@ -356,3 +360,206 @@ def test_the_samples_of_a_group_go_to_one_replica() -> None:
     assert one
     assert other
     assert not one & other
+
+
+class Called:
+    """A model that keeps what is asked of it."""
+
+    def __init__(self) -> None:
+        self.spec, self.version, self.wire_names = ModelSpec("toy"), None, {"max_tokens": "n"}
+        self.tokens = True
+        self.calls: list[str] = []
+        self.gate = asyncio.Event()
+
+    async def open(self) -> None:
+        self.calls.append("open")
+        self.spec = ModelSpec("opened")
+
+    async def close(self) -> None:
+        self.calls.append("close")
+
+    def stop_waiting(self) -> None:
+        self.calls.append("stop waiting")
+
+    def describe_outage(self) -> str:
+        return "down"
+
+    async def complete(self, *_: object, **__: object) -> str:
+        self.calls.append("complete")
+        await self.gate.wait()
+        return "completion"
+
+    async def complete_from(self, *_: object, **__: object) -> str:
+        self.calls.append("continue")
+        await self.gate.wait()
+        return "continued"
+
+
+def test_a_pausable_model_passes_on_what_it_is_asked() -> None:
+    async def go() -> None:
+        own = Called()
+        model = PausableModel(own)  # type: ignore[arg-type]
+        await model.open()
+        assert (model.spec.name, model.tokens, model.wire_names) == ("opened", True, {"max_tokens": "n"})
+        assert model.describe_outage() == "down"
+        model.stop_waiting()
+        model.version = "v2"
+        assert (own.version, model.version) == ("v2", "v2")
+        own.gate.set()
+        assert await model.complete([], Sampling()) == "completion"  # type: ignore[comparison-overlap, typeddict-item]
+        assert await model.complete_from(None, [], Sampling()) == "continued"  # type: ignore[arg-type, comparison-overlap, typeddict-item]
+        await model.close()
+        assert own.calls == ["open", "stop waiting", "complete", "continue", "close"]
+        own.tokens = False
+        assert model.tokens is False
+
+    asyncio.run(go())
+
+
+def test_a_pause_waits_for_every_call_and_says_how_many_did_not_end() -> None:
+    async def go() -> None:
+        own = Called()
+        model = PausableModel(own)  # type: ignore[arg-type]
+        await model.pause(0.05)  # nothing is in progress
+        model.resume()
+        calls = [asyncio.create_task(model.complete([], Sampling())) for _ in range(2)]  # type: ignore[typeddict-item]
+        await asyncio.sleep(0)
+        with pytest.raises(Stopped, match=r"^2 model calls did not end within 0\.05 s of the pause$"):
+            await model.pause(0.05)
+        later = asyncio.create_task(model.complete([], Sampling()))  # type: ignore[typeddict-item]
+        await asyncio.sleep(0.01)
+        assert own.calls == ["complete"] * 2
+        own.gate.set()
+        await asyncio.gather(*calls)
+        await model.pause(0.05)
+        assert not later.done()
+        model.resume()
+        assert await later == "completion"  # type: ignore[comparison-overlap]
+
+    asyncio.run(asyncio.wait_for(go(), 10))
+
+
+def test_what_was_opened_is_closed_if_opening_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    async def close(self: PausableModel) -> None:
+        closed.append(self.spec.name)
+
+    async def go() -> None:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "file").touch()
+        async with Collector(write_sums(tmp_path), write_script(tmp_path), book=tmp_path / "run"):
+            pass
+
+    monkeypatch.setattr(PausableModel, "close", close)
+    with pytest.raises(UsageError, match="is not empty"):
+        asyncio.run(go())
+    assert len(closed) == 1
+
+
+def test_a_stream_that_has_ended_leaves_nothing_in_the_collector(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Collector(write_sums(tmp_path), write_script(tmp_path), samples=2) as collector:
+            for _ in range(2):
+                assert len([group async for group in collector.groups(at_most=3)]) == 3
+                assert (collector._streams, collector._work_tasks) == (set(), set())
+                assert "collector" not in {task.get_name() for task in asyncio.all_tasks()}
+            async with aclosing(collector.groups()) as groups:  # type: ignore[type-var]
+                await anext(groups)
+                assert "collector" in {task.get_name() for task in asyncio.all_tasks()}
+            assert "collector" not in {task.get_name() for task in asyncio.all_tasks()}
+            assert collector.counts.drawn >= 7
+
+    asyncio.run(go())
+
+
+def test_too_few_groups_are_a_shortfall_that_counts_them(tmp_path: Path) -> None:
+    async def go(**asked: int) -> list[str]:
+        async with Collector(
+            write_sums(tmp_path), write_script(tmp_path), samples=2, equal_rewards="drop", concurrency=1, window=1
+        ) as collector:
+            return [group.task.id async for group in collector.groups(**asked)]
+
+    for asked, drawn in (({"wanted": 3, "at_most": 5}, 5), ({"wanted": 2}, 8), ({"wanted": 9}, 10)):
+        with pytest.raises(Shortfall) as caught:
+            asyncio.run(go(**asked))
+        assert (caught.value.requested, caught.value.scored) == (2 * asked["wanted"], 0)
+        assert f"{asked['wanted']} groups were requested, and 0 of {drawn} collected were usable" in str(caught.value)
+    assert asyncio.run(go(at_most=2)) == []
+    for name in ("wanted", "at_most"):
+        with pytest.raises(UsageError, match=f"^{name}=0: give a number of groups from 1 on$"):
+            asyncio.run(go(**{name: 0}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "window"),
+    [
+        ({"concurrency": 8, "samples": 1}, 16),
+        ({"concurrency": 8, "samples": 3}, 6),
+        ({"concurrency": 1, "samples": 9}, 2),
+        ({"concurrency": "auto", "samples": 4}, 128),
+    ],
+)
+def test_the_window_holds_twice_what_is_in_flight(tmp_path: Path, settings: dict[str, Any], window: int) -> None:
+    async def go() -> int:
+        async with Collector(write_sums(tmp_path), write_script(tmp_path), **settings) as collector:
+            return collector._default_window()
+
+    assert asyncio.run(go()) == window
+
+
+def test_the_age_of_a_version_is_how_many_came_after_it(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Collector(write_sums(tmp_path), write_script(tmp_path), samples=1) as collector:
+
+            def age(*versions: str | None) -> int:
+                task = Task(id="t", prompt="?")
+                turns = [Turn(model_version=version) for version in versions]
+                return collector._staleness(
+                    Group(task, [Rollout(task=task, sample=0, seed=0, turns=turns, score=Score(1.0))])
+                )
+
+            assert age(None) == age() == 0
+            for version in ("a", "b", "b", None):
+                collector.resume(version)
+            assert [age(None), age("a"), age("b"), age("b", "a")] == [2, 1, 0, 1]
+            collector.resume("a")
+            assert [age(None), age("a"), age("b")] == [3, 0, 1]
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"across_versions": "never"}, "across_versions='never': allow or restart"),
+        ({"window": 0}, "window=0: give a number of groups from 1 on"),
+        ({"equal_rewards": "drop", "samples": 1}, "samples=1: one reward is always equal; give samples >= 2"),
+    ],
+)
+def test_a_wrong_parameter_is_one_line(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        Collector("sums", **wrong)
+
+
+def test_a_collector_that_is_not_open_gives_no_groups(tmp_path: Path) -> None:
+    async def go() -> None:
+        collector = Collector(write_sums(tmp_path), write_script(tmp_path))
+        for opened in (False, True):
+            if opened:
+                async with collector:
+                    pass
+            for tasks in (None, [Task(id="t", prompt="?")]):
+                with pytest.raises(UsageError, match="the collector is not open: use it in `async with`"):
+                    await anext(collector.groups(tasks))
+
+    asyncio.run(go())
+
+
+def test_what_is_no_task_is_refused(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Collector(write_sums(tmp_path), write_script(tmp_path)) as collector:
+            with pytest.raises(UsageError, match=r"groups\(\) was given a str, not a Task"):
+                await anext(collector.groups(["sum-1"]))  # type: ignore[list-item]
+
+    asyncio.run(go())

@@ -162,3 +162,178 @@ def test_the_soft_limit_is_raised_and_the_hard_one_caps_and_says_so() -> None:
         assert "hard limit" in said[0]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Steps:
+    """Answers that take a second each, and the limits to which they lead."""
+
+    def __init__(self, **options: int) -> None:
+        self.now = 0.0
+        self.auto = AdaptiveLimit(clock=lambda: self.now, **options)
+
+    def answer(self, tokens: int) -> None:
+        began, self.now = self.now, self.now + 1.0
+        self.auto.record_answer(began, tokens)
+
+    def find_next(self, tokens: int) -> tuple[int, int]:
+        """Return after how many answers of so many tokens the limit changes, and what it is then."""
+        before, count = self.auto.limit, 0
+        while self.auto.limit == before:
+            self.answer(tokens)
+            count += 1
+        return count, self.auto.limit
+
+    def follow(self, *tokens: int) -> list[tuple[int, int]]:
+        return [self.find_next(each) for each in tokens]
+
+
+def test_the_limit_is_multiplied_by_four_while_that_gives_as_much_more() -> None:
+    # 16 answers are enough at first, then half the limit; at the bound less is tried after half as many again.
+    assert Steps().follow(80, 80, 80, 80, 80) == [(16, 64), (32, 256), (128, 1024), (512, 4096), (2048 + 6144, 3277)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "limit"),
+    [
+        (50, 256),  # 2.5 times as much: four times the limit again
+        (49, 128),  # less: only doubled
+        (22, 128),  # a tenth more is still more
+        (21, 32),  # 1.05 times as much is not: halfway back
+        (19, 32),  # 0.95 times as much: halfway back
+        (18, 16),  # less than that: all the way back
+    ],
+)
+def test_the_gain_decides_how_the_limit_grows(tokens: int, limit: int) -> None:
+    assert Steps().follow(80, tokens) == [(16, 64), (32, limit)]
+
+
+def test_what_waits_in_the_servers_is_awaited_where_doubling_gives_little() -> None:
+    steps = Steps()
+    assert steps.follow(80, 40, 50) == [(16, 64), (32, 128), (64, 256)]  # 2.0 and 2.5 times as much
+    assert steps.find_next(35) == (128, 512)  # 1.4 times as much: the 256 that were added are awaited
+    assert steps.find_next(35) == (256 + 256, 1024)
+
+
+def test_a_limit_that_stopped_growing_is_tried_a_little_lower_and_higher() -> None:
+    steps = Steps()
+    assert steps.follow(80, 20) == [(16, 64), (32, 32)]  # as much as with 16: halfway back
+    assert steps.find_next(20) == (32 + 48, 26)  # 32 that ended before tell nothing; then 32 / 1.25
+    assert steps.find_next(20) == (6 + 39, 32)  # less: back
+    assert steps.find_next(20) == (6 + 48, 36)  # then up, in smaller steps where a step lost much: 1.25 ** 0.5
+    assert steps.find_next(20) == (4 + 54, 43)  # more: up again, in larger steps
+
+
+def test_as_much_is_enough_for_a_lower_limit() -> None:
+    steps = Steps()
+    assert steps.follow(80, 20, 200) == [(16, 64), (32, 32), (80, 26)]
+    assert steps.find_next(246) == (
+        45,
+        21,
+    )  # 26 x 246 is a little less than 32 x 200, within half a percent: lower still
+    other = Steps()
+    assert other.follow(80, 20, 200) == [(16, 64), (32, 32), (80, 26)]
+    assert other.find_next(244) == (45, 32)  # a percent less: back
+
+
+def test_a_higher_limit_has_to_give_more() -> None:
+    steps = Steps()
+    assert steps.follow(80, 18, 100) == [(16, 64), (32, 16), (48 + 24, 20)]  # much was lost: up first
+    assert steps.find_next(81) == (4 + 30, 16)  # 20 x 81 is only 1.25 percent more
+    other = Steps()
+    assert other.follow(80, 18, 100) == [(16, 64), (32, 16), (48 + 24, 20)]
+    assert other.find_next(82) == (4 + 30, 25)  # 2.5 percent more: on, in steps of the same size
+
+
+def test_an_answer_that_began_before_the_limit_was_set_does_not_count() -> None:
+    steps = Steps()
+    steps.now = 5.0
+    for _ in range(15):
+        steps.auto.record_answer(0.0, 10)
+    assert steps.find_next(10) == (1, 64)  # it is as old as the limit itself
+    for _ in range(100):
+        steps.auto.record_answer(5.9, 10)
+    assert steps.auto.limit == 64
+    assert steps.find_next(10) == (32, 256)
+
+
+def test_an_answer_without_tokens_counts_as_one() -> None:
+    steps = Steps()
+    assert steps.follow(0, 1) == [(16, 64), (32, 256)]
+
+
+@pytest.mark.parametrize(("times", "limit"), [(12, 256), (13, 64)])
+def test_refusals_are_an_overload_from_a_share_of_the_limit_on(times: int, limit: int) -> None:
+    steps = Steps()
+    steps.follow(80, 80)
+    refuse(steps.auto, steps.now, times)
+    assert steps.auto.limit == limit
+
+
+def test_few_refusals_are_an_overload_of_a_low_limit() -> None:
+    steps = Steps()
+    refuse(steps.auto, -1.0, 9)  # before the first limit
+    refuse(steps.auto, 0.0, 2)
+    assert steps.auto.limit == 16
+    refuse(steps.auto, 0.0, 1)
+    assert steps.auto.limit == 8
+
+
+def test_refusals_of_an_earlier_window_are_forgotten() -> None:
+    steps = Steps()
+    refuse(steps.auto, 0.0, 2)
+    assert steps.find_next(10) == (16, 64)
+    refuse(steps.auto, 0.0, 2)
+    assert steps.auto.limit == 64
+    refuse(steps.auto, 0.0, 1)
+    assert steps.auto.limit == 8
+
+
+def test_the_refused_limit_is_tried_again_after_eight_windows_without_a_refusal() -> None:
+    steps = Steps()
+    refuse(steps.auto, 0.0, 3)
+    assert steps.auto.limit == 8
+    limits = [limit for _, limit in steps.follow(*[10] * 12)]
+    assert limits[:2] == [6, 8]
+    assert max(limits[:8]) < 16 < max(limits)
+
+
+def test_auto_is_bounded_by_the_open_files_and_says_nothing() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    said: list[str] = []
+    try:
+        limiter = make_limiter("auto", said.append)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert isinstance(limiter, AdaptiveLimit)
+    assert (limiter.limit, said) == (16, [])
+    fixed = make_limiter(3, said.append)
+    assert isinstance(fixed, FixedLimit)
+    assert fixed.limit == 3
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted", "allowed", "raised"),
+    [
+        (228, 500, 100, 100, 228),  # enough already
+        (227, 500, 100, 100, 228),
+        (100, 200, 100, 72, 200),
+        (100, 128, 100, 1, 128),
+        (100, -1, 1000, 1000, 1128),
+        (-1, -1, 5000, 5000, -1),
+    ],
+)
+def test_open_files_bound_the_concurrency(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, wanted: int, allowed: int, raised: int
+) -> None:
+    held, said = [soft, hard], list[str]()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(held))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: held.__setitem__(slice(None), limits))
+    assert limit_by_open_files(wanted, said.append) == allowed
+    assert held == [raised, hard]
+    words = (
+        f"concurrency {wanted} needs {wanted + 128} open files, the hard limit is {hard}: running {allowed} at a time"
+    )
+    assert said == ([words] if allowed < wanted else [])
+    held[:] = [soft, hard]
+    assert limit_by_open_files(wanted, said.append, quiet=True) == allowed
+    assert len(said) == (allowed < wanted)

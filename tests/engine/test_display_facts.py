@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import io
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from rollbook.engine.displays import LiveDisplay, format_duration, format_progress, make_html, make_panel
+from rollbook.engine import Hooks, displays
+from rollbook.engine.displays import (
+    LiveDisplay,
+    format_duration,
+    format_progress,
+    make_html,
+    make_panel,
+    make_progress_hooks,
+)
 from rollbook.engine.progress import Progress
 
 EVERYTHING = Progress(
@@ -117,3 +128,73 @@ def test_a_panel_opens_with_what_is_pending(pending: int | None, text: str, caps
     display.start(12, pending)
     display.stop()
     assert text in capsys.readouterr().err
+
+
+class Calls:
+    """Records the calls of its methods, whatever they are named."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, tuple[object, ...], dict[str, object]]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *given, **named: self.made.append((name, given, named))
+
+
+def test_a_notebook_replaces_its_bar_and_ends_without_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Calls()
+    monkeypatch.setitem(sys.modules, "IPython.display", shown)
+    monkeypatch.setattr(displays, "is_notebook", lambda: True)
+    hooks = make_progress_hooks()
+    assert hooks.name == "the progress bar"
+    assert hooks.on_progress
+    assert hooks.on_end
+    hooks.on_end(None)  # type: ignore[arg-type]
+    assert shown.made == []
+    for _ in range(2):
+        hooks.on_progress(EVERYTHING)
+    hooks.on_end(None)  # type: ignore[arg-type]
+    bars, named = zip(*(((name, given[0]["text/html"]), named) for name, given, named in shown.made), strict=True)  # type: ignore[index]
+    assert bars == tuple(("display", make_html(EVERYTHING, ended)) for ended in (False, False, True))
+    assert [each["update"] for each in named] == [False, True, True]
+    assert all(each["raw"] is True for each in named)
+    assert len({each["display_id"] for each in named}) == 1
+    assert shown.made[0][1][0]["text/plain"] == format_progress(EVERYTHING)  # type: ignore[index]
+
+
+def test_a_terminal_has_a_panel_that_opens_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = Calls()
+    monkeypatch.setattr(displays, "LiveDisplay", lambda: panel)
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
+    hooks = make_progress_hooks()
+    assert hooks.name == "the progress display"
+    assert hooks.on_progress
+    assert hooks.on_end
+    for _ in range(2):
+        hooks.on_progress(EVERYTHING)
+    hooks.on_end(None)  # type: ignore[arg-type]
+    assert [(name, given) for name, given, _ in panel.made] == [
+        ("start", (10,)),
+        ("update", (EVERYTHING,)),
+        ("update", (EVERYTHING,)),
+        ("stop", ()),
+    ]
+
+
+def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: False))
+    assert make_progress_hooks() == Hooks()
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (None, False),
+        (SimpleNamespace(), False),
+        (SimpleNamespace(get_ipython=lambda: None), False),
+        (SimpleNamespace(get_ipython=lambda: object()), False),
+        (SimpleNamespace(get_ipython=lambda: type("ZMQInteractiveShell", (), {})()), True),
+    ],
+)
+def test_a_notebook_is_known_by_its_shell(monkeypatch: pytest.MonkeyPatch, module: object, expected: bool) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    assert displays.is_notebook() is expected

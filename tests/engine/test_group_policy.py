@@ -12,7 +12,7 @@ import pytest
 
 from rollbook import Collector, Environment, Rollout, Shortfall, Task
 from rollbook.core import FAILURE_KINDS, Failure, Group, Score, Turn
-from rollbook.engine.groups import GroupCounts, GroupPolicy
+from rollbook.engine.groups import GroupBuffer, GroupCounts, GroupPolicy, group_shortfall
 from rollbook.errors import UsageError
 from support.endpoint import Endpoint
 from support.sums import SUMS, write_script, write_sums
@@ -34,6 +34,51 @@ def group(*rewards: float | None) -> Group:
             for i, reward in enumerate(rewards)
         ],
     )
+
+
+def test_rollouts_of_a_task_form_groups_in_the_order_of_their_samples() -> None:
+    async def go() -> None:
+        buffer = GroupBuffer(samples=2, window=2)
+        buffer.begin(2)
+        task, other = Task(id="t", prompt="?"), Task(id="u", prompt="?")
+        for each, sample in ((task, 3), (task, 1), (other, 1), (task, 2), (task, 0), (other, 0)):
+            buffer.add(Rollout(task=each, sample=sample, seed=0))
+        found = [await buffer.take() for _ in range(3)]
+        buffer.end()
+        assert [(each.task.id, [r.sample for r in each.rollouts]) for each in found if each] == [
+            ("t", [2, 3]),
+            ("t", [0, 1]),
+            ("u", [0, 1]),
+        ]
+        assert await buffer.take() is None
+
+    asyncio.run(go())
+
+
+def test_a_group_starts_only_while_there_is_room() -> None:
+    async def go() -> None:
+        buffer = GroupBuffer(samples=1, window=3)
+        buffer.begin()
+        assert buffer.free_slots == 2
+        await asyncio.wait_for(buffer.wait_for_room(), 5)
+        buffer.begin(2)
+        assert buffer.free_slots == 0
+        waiting = asyncio.create_task(buffer.wait_for_room())
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        buffer.add(Rollout(task=Task(id="t", prompt="?"), sample=0, seed=0))
+        await buffer.take()
+        await asyncio.wait_for(waiting, 5)
+        assert buffer.free_slots == 1
+
+    asyncio.run(go())
+
+
+def test_a_shortfall_of_a_group_counts_and_names_what_failed() -> None:
+    found = group_shortfall(group(1.0, None, None).rollouts)
+    assert (found.requested, found.scored, found.failed) == (3, 1, {"verifier_error": 2})
+    assert [key[:2] for key in found.missing] == [("t", 1), ("t", 2)]
+    assert "probable cause: broke" in str(found)
 
 
 @pytest.mark.parametrize("on_failure", ["raise", "retry"])

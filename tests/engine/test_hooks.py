@@ -233,3 +233,53 @@ def test_a_hook_that_raises_an_interrupt_of_several_lines_is_one_line_and_the_ot
         "on_rollout failed, the run goes on: KeyboardInterrupt: one two"
     ]
     assert len(ends) == 1
+
+
+def test_hooks_that_do_not_return_are_left_behind_and_what_they_missed_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "END_S", 0.2)
+    do(tmp_path, Told())
+    said: list[str] = []
+    entered, free = threading.Event(), threading.Event()
+
+    def hang(_: object) -> None:
+        entered.set()
+        free.wait(30)
+
+    for given, lines in (
+        ({"on_rollout": hang}, ["hooks did not return within 0.2 s of the end of the run", "not told of 9 rollouts"]),
+        ({"on_progress": hang}, ["hooks did not return within 0.2 s of the end of the run"]),
+        ({"on_end": hang, "name": "mine"}, ["mine did not return within 0.2 s of the end of the run"]),
+    ):
+        said.clear()
+        entered.clear()
+        free.clear()
+        thread = hooks.HookThread(tmp_path / "run", hooks.Hooks(**given), said.append)  # type: ignore[arg-type]
+        thread.start()
+        if "on_end" not in given:
+            assert entered.wait(10)
+        thread.end()
+        thread.wait()
+        free.set()
+        thread._thread.join(10)
+        assert not thread._thread.is_alive()
+        assert len(said) == len(lines)
+        assert all(line in found for line, found in zip(lines, said, strict=True))
+
+
+def test_hooks_of_a_run_that_cannot_be_read_end_with_one_line(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / "none").mkdir()
+    thread = hooks.HookThread(tmp_path / "none", hooks.Hooks(on_end=print), said.append)
+    thread.start()
+    thread.end()
+    thread.wait()
+    (line,) = said
+    assert line.startswith("hooks ended early, the run did not: UsageError: ")
+    assert line.endswith("is not a run directory: it has no run.json")
+
+
+def test_an_exception_is_described_on_one_line() -> None:
+    assert hooks._describe(ValueError("a\n b")) == "ValueError: a b"
+    assert hooks._describe(KeyboardInterrupt()) == "KeyboardInterrupt"

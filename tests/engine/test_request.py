@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -157,3 +158,46 @@ def test_a_folder_of_runs_that_was_there_stays(tmp_path: Path, monkeypatch: pyte
     Path("runs").mkdir()
     release_run_folder(claim_run_folder("sums"))
     assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]
+
+
+def test_a_folder_that_cannot_be_made_is_left_to_whoever_writes_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs").touch()
+    monkeypatch.setattr(time, "strftime", lambda _: "1118-120000")
+    folder = claim_run_folder("sums")
+    assert folder == Path("runs/sums-1118-120000")
+    release_run_folder(folder)
+    assert Path("runs").is_file()
+
+
+def test_a_child_process_does_not_release_what_its_parent_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = claim_run_folder("sums")
+    own = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: own + 1)
+        release_run_folder(folder)
+    assert folder.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"price": "cheap"}, "--price cheap: write it as"),
+        ({"order": "random"}, "--order random: write profile:RUN"),
+        ({"order": "profile:none"}, "none is not a run directory: it does not exist"),
+    ],
+)
+def test_prices_and_orders_are_checked_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], why: str
+) -> None:
+    env, script = write_sums(tmp_path), write_script(tmp_path)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    with pytest.raises(UsageError, match=why):
+        rollbook.run(env, script, **given)
+    assert list(Path.cwd().iterdir()) == []

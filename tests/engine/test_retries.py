@@ -15,6 +15,7 @@ from rollbook.engine.retries import (
     record_failure,
     retry_delay_s,
     run_until_final,
+    wait_for_event,
 )
 from rollbook.errors import RolloutFailed, UsageError
 
@@ -71,3 +72,39 @@ def test_attempts_end_with_a_score_with_the_budget_or_with_a_drain() -> None:
     draining = asyncio.Event()
     draining.set()
     assert asyncio.run(count_attempts(9, draining=draining)) == (1, [False])
+
+
+@pytest.mark.parametrize(
+    ("tries", "chance", "delay"),
+    [(1, 0.0, 0.25), (1, 1.0, 0.5), (2, 1.0, 1.0), (3, 0.5, 1.5), (6, 1.0, 16.0), (7, 1.0, 30.0), (7, 0.0, 15.0)],
+)
+def test_a_delay_doubles_and_is_drawn_from_its_upper_half(tries: int, chance: float, delay: float) -> None:
+    error = RolloutFailed("model_unavailable", "model", "x")
+    assert retry_delay_s(error, KeyHistory(tries={"model_unavailable": tries}), chance) == delay
+
+
+def test_an_event_is_waited_for_or_not() -> None:
+    async def go() -> None:
+        event = asyncio.Event()
+        assert await wait_for_event(event, 0.01) is False
+        event.set()
+        assert await wait_for_event(event, 10) is True
+
+    asyncio.run(go())
+
+
+def test_a_drain_ends_the_delay_before_the_next_attempt() -> None:
+    async def go() -> int:
+        draining, attempts = asyncio.Event(), 0
+
+        async def run_attempt() -> AttemptResult:
+            nonlocal attempts
+            attempts += 1
+            asyncio.get_running_loop().call_later(0.05, draining.set)
+            asked = RolloutFailed("model_unavailable", "model", "x", retry_after_s=60.0)
+            return Rollout(task=Task("t", "p"), sample=0, seed=0), asked
+
+        await asyncio.wait_for(run_until_final(run_attempt, KeyHistory(), {}, draining=draining), 10)
+        return attempts
+
+    assert asyncio.run(go()) == 2

@@ -11,11 +11,21 @@ import pytest
 
 from rollbook import Shortfall, run
 from rollbook.book import Book, rollouts
-from rollbook.core import Rollout
+from rollbook.core import Failure, ModelSpec, RoleSettings, RoleSpec, Rollout, Settings, Task
+from rollbook.engine import reverification
 from rollbook.engine.progress import SilentDisplay
-from rollbook.engine.reverification import ReverifyOnly, ReverifyResult, reverify
+from rollbook.engine.reverification import (
+    Reverifier,
+    ReverifyOnly,
+    ReverifyResult,
+    check_same_judge,
+    find_asked_roles,
+    open_or_create_book,
+    reverify,
+)
 from rollbook.engine.runs import resume
-from rollbook.errors import BookError, UsageError
+from rollbook.environments import RunRoles
+from rollbook.errors import BookError, RolloutFailed, UsageError
 from rollbook.reports import compare_runs
 from support.books import edit_journal, make_book
 from support.sums import SUMS, write_script, write_sums
@@ -212,3 +222,73 @@ def test_a_run_of_two_verifiers_is_never_said_to_be_of_one(tmp_path: Path) -> No
     notes = compare_runs(tmp_path / "b", tmp_path / "c").notes
     assert notes == ["B is A scored again", "A holds scores of two verifiers", "B holds scores of two verifiers"]
     assert "verifier of Sums differs (the source of Sums" in compare_runs(tmp_path / "a", tmp_path / "b").notes[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "only", "verified"),
+    [
+        (None, "", "all", True),
+        (None, "", "scored", True),
+        (None, "", "failed", False),
+        ("verifier_error", "verify", "all", True),
+        ("verifier_error", "verify", "failed", True),
+        ("verifier_error", "verify", "scored", False),
+        ("model_timeout", "verify", "failed", True),
+        ("model_timeout", "model", "failed", False),
+        ("model_timeout", "model", "all", False),
+    ],
+)
+def test_what_is_verified_again(kind: str | None, where: str, only: ReverifyOnly, verified: bool) -> None:
+    rollout = Rollout(task=Task("t", "?"), sample=0, seed=0)
+    rollout.failure = Failure.from_error(RolloutFailed(kind, where, "why")) if kind else None
+    reverifier = Reverifier(None, {}, only)  # type: ignore[arg-type]
+    assert reverifier._should_verify(rollout) is verified
+    error = reverification._stored_error(rollout)
+    assert (error and (error.kind, error.where, error.message)) == ((kind, where, "why") if kind else None)
+
+
+def test_a_book_that_was_begun_otherwise_is_not_continued(tmp_path: Path) -> None:
+    path = first_run(tmp_path)
+    again(tmp_path)
+    make_book(tmp_path / "other")
+    old, judge = Book(path), ModelSpec("judge")
+    user = RoleSpec(ModelSpec("asker"))
+    for out, only, roles, why in (
+        ("other", "all", RunRoles(), f"{tmp_path / 'other'} is another run: choose another --out, or delete it"),
+        ("b", "failed", RunRoles(), "was started with --only all: continue with that, or choose another --out"),
+        ("b", "all", RunRoles(judge=judge), "was started with no judge: continue with that, or choose another"),
+        ("b", "all", RunRoles(others={"user": user}), "was started with no model as user: continue with that"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            open_or_create_book(old, [], only, tmp_path / out, SilentDisplay(), roles)  # type: ignore[arg-type]
+
+
+def test_a_role_that_nothing_asks_is_refused(tmp_path: Path) -> None:
+    old = Book(first_run(tmp_path))
+    assert find_asked_roles(old, [], Settings()) == set()
+    with pytest.raises(
+        UsageError, match=f"--role user: nothing in {old.path} asks a model of that role; its roles: none"
+    ):
+        find_asked_roles(old, [], Settings(roles={"user": RoleSettings()}))
+    assert find_asked_roles(old, [], Settings(roles={"judge": RoleSettings()})) == set()
+
+
+def test_scores_of_two_judges_are_not_mixed(tmp_path: Path) -> None:
+    old = Book(first_run(tmp_path))
+    check_same_judge(old, ModelSpec("judge"), "all")
+    check_same_judge(old, None, "failed")
+    with pytest.raises(UsageError) as caught:
+        check_same_judge(old, ModelSpec("judge"), "failed")
+    assert str(caught.value) == "--only failed: the other scores are by no judge, not by judge; leave --only out"
+
+
+def test_a_result_is_shown_as_text_html_and_json(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    (tmp_path / "new").mkdir()
+    result = again(tmp_path, write_sums(tmp_path / "new", KIND))
+    assert repr(result).startswith(f"ReverifyResult('{tmp_path / 'b'}'): 20 verified, 4 rewards changed; ")
+    assert result._repr_html_().startswith("<p>20 verified, 4 rewards changed</p><")
+    numbers = result.json()
+    assert (numbers["verified"], numbers["changed"], numbers["went_on"]) == (20, 4, False)
+    assert len(numbers["changes"]) == 4
+    assert {(change["before"], change["after"]) for change in numbers["changes"]} == {(0.0, 1.0)}

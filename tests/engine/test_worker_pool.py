@@ -179,3 +179,39 @@ def test_signals_are_heard_as_before_once_the_crew_has_gone(book: Book) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_a_signal_is_forwarded_to_every_worker_and_what_is_left_is_told(book: Book) -> None:
+    said, workers = Said(), [FakeWorker(None), FakeWorker(None)]
+    held = list(workers)
+    pool = WorkerPool(book, book.rounds()[-1], said, lambda _: held.pop(0))
+
+    async def go() -> str:
+        running = asyncio.create_task(pool.run(handle_signals=False))
+        while held:
+            await asyncio.sleep(0)
+        pool._on_signal(signal.SIGINT)
+        pool._on_signal(signal.SIGINT)
+        for worker in workers:
+            worker._ending = ExitStatus(Stopped.exit_code, "")
+        return await running
+
+    with pytest.raises(Stopped) as caught:
+        asyncio.run(go())
+    assert str(caught.value) == f"interrupted: rollbook resume {book.path}"
+    assert [worker.signals for worker in workers] == [[signal.SIGTERM, signal.SIGTERM]] * 2
+    assert said.notes == ["draining 2 workers; once more stops at once"] * 2
+    assert not any(worker.killed for worker in workers)
+
+
+def test_workers_are_killed_if_the_pool_itself_fails(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [FakeWorker(None), FakeWorker(None)]
+    held = list(workers)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(WorkerPool, "_check_costs", fail)
+    with pytest.raises(RuntimeError, match="a defect"):
+        worked(book, held)
+    assert all(worker.killed for worker in workers)

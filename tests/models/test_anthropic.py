@@ -117,6 +117,12 @@ def test_tokens_of_the_cache_are_tokens_of_the_prompt() -> None:
     assert (done.turn.prompt_tokens, done.turn.completion_tokens) == (100, 9)
     chat = to_chat_answer(AnthropicAnswer([], "end_turn", AnthropicUsage(20, 9, 5, 75)))
     assert chat["usage"]["prompt_tokens_details"] == {"cached_tokens": 75}
+    for counts, prompt, cached in (((20, 9), 20, 0), ((20, 9, 5), 25, 0), ((20, 9, None, 7), 27, 7)):
+        assert to_chat_answer(AnthropicAnswer([], "end_turn", AnthropicUsage(*counts)))["usage"] == {
+            "prompt_tokens": prompt,
+            "completion_tokens": 9,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
 
 
 @pytest.mark.parametrize(

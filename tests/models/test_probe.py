@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rollbook.core import ModelSpec, Sampling, Settings
-from rollbook.errors import UsageError
+from rollbook.errors import RolloutFailed, UsageError
+from rollbook.models import probe as module
 from rollbook.models import probe_endpoint
+from rollbook.models.probe import ReplicaFault
 from support.endpoint import Endpoint
 
 
@@ -227,3 +231,126 @@ def test_a_slow_first_answer_is_reported() -> None:
             assert await probe(endpoint, call_s=30.0) == [f"waiting for a first answer of {endpoint.url}"]
 
     asyncio.run(main())
+
+
+class Fault:
+    """A probe that takes a while, and then finds this."""
+
+    def __init__(self, found: ReplicaFault | None, seconds: float = 0.0) -> None:
+        self.found, self.seconds, self.stopped = found, seconds, asyncio.Event()
+
+    def stop_waiting(self) -> None:
+        self.stopped.set()
+
+    async def find_fault(self) -> ReplicaFault | None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.seconds):
+                await self.stopped.wait()
+        return self.found
+
+
+DOWN, WRONG, ODD = ReplicaFault("down", passing=True), ReplicaFault("wrong"), ReplicaFault("odd")
+UNKNOWN = ReplicaFault("", passing=True)
+
+
+@pytest.mark.parametrize(
+    ("probes", "found"),
+    [
+        ([(None, 0.0), (DOWN, 60.0)], [None, DOWN]),  # one answers: the other one is not waited for
+        ([(DOWN, 0.0), (None, 0.1)], [DOWN, None]),
+        ([(WRONG, 0.0), (ODD, 0.05)], [WRONG, ODD]),  # another one may be wrong too
+        ([(WRONG, 0.0), (DOWN, 60.0)], [WRONG, UNKNOWN]),
+        ([(DOWN, 0.0), (DOWN, 0.05)], [DOWN, DOWN]),
+    ],
+)
+def test_a_probe_ends_once_one_replica_is_wrong_and_waits_for_none_once_one_answers(
+    monkeypatch: pytest.MonkeyPatch,
+    probes: list[tuple[ReplicaFault | None, float]],
+    found: list[ReplicaFault | None],
+) -> None:
+    monkeypatch.setattr(module, "GRACE_S", 1.0)
+    assert asyncio.run(asyncio.wait_for(module._probe_all([Fault(*each) for each in probes]), 20)) == found  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "works"),
+    [
+        (429, "slow down", True),
+        (429, "no quota", False),
+        (429, module.BILLING, False),
+        (400, f"it is {module.OUT_OF_TOKENS}", True),
+        (400, "odd", False),
+        (500, module.OUT_OF_TOKENS, False),
+    ],
+)
+def test_an_endpoint_that_is_busy_takes_the_calls_of_a_run(status: int, message: str, works: bool) -> None:
+    assert module._is_working(RolloutFailed("model_unavailable", "model", message, status=status)) is works
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "tries", "again"),
+    [
+        ("bad_completion", None, module.TRIES - 1, True),
+        ("bad_completion", None, module.TRIES, False),
+        ("model_unavailable", 500, 99, True),
+        ("model_unavailable", 308, 1, False),
+        ("model_unavailable", 429, 1, False),
+        ("model_rejected", 400, 1, False),
+    ],
+)
+def test_only_what_another_try_may_change_is_tried_again(
+    kind: str, status: int | None, tries: int, again: bool
+) -> None:
+    assert module._is_worth_another_try(RolloutFailed(kind, "model", "why", status=status), tries) is again
+
+
+def make_probe(wait_s: float, limit_s: float = 120.0) -> module._Probe:
+    model = SimpleNamespace(url="http://host/v1")
+    return module._Probe(model, Sampling(), wait_s, limit_s, print)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "wait_s", "fault"),
+    [
+        ("check the host", 0.0, ReplicaFault("check the host")),
+        ("TLS: odd", 0.0, ReplicaFault("TLS: odd")),
+        ("refused", 7.0, ReplicaFault("refused", "waited 7 s for it", passing=True)),
+    ],
+)
+def test_an_outage_that_waiting_does_not_end_is_a_fault(reasons: str, wait_s: float, fault: ReplicaFault) -> None:
+    assert make_probe(wait_s)._explain_outage(reasons) == fault
+
+
+def test_who_did_not_wait_is_told_how_to() -> None:
+    fault = make_probe(0.0)._explain_outage("refused")
+    assert fault.passing
+    assert fault.advice.startswith("start the server first, or wait for one that is starting: ")
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"), [("odd", "http://host/v1: odd"), ("http://host/v1: odd", "http://host/v1: odd")]
+)
+def test_the_cause_of_a_failure_names_the_endpoint_once(message: str, cause: str) -> None:
+    found = make_probe(0.0)._explain_failure(RolloutFailed("model_rejected", "model", message))
+    assert found == ReplicaFault(cause)
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "limit_s", "longer"),
+    [
+        (0.0, 10.0, module.LONG_WAIT_S),
+        (0.0, 10 * module.LONG_WAIT_S, module.LONG_WAIT_S),
+        (5.0, 10.0, module.LONG_WAIT_S),
+        (5.0, 10 * module.LONG_WAIT_S, 20 * module.LONG_WAIT_S),
+    ],
+)
+def test_a_first_answer_that_takes_too_long_needs_a_longer_wait(wait_s: float, limit_s: float, longer: float) -> None:
+    found = make_probe(wait_s, limit_s)._explain_failure(RolloutFailed("model_timeout", "model", "late"))
+    assert found.passing
+    assert found.cause == f"http://host/v1: no answer to a first short completion in {limit_s:g} s"
+    assert f"needs --wait {longer:g}; --no-probe skips this check" in found.advice
+
+
+def test_faults_are_listed_once_with_their_advice_last() -> None:
+    faults = [ReplicaFault("a", "wait"), ReplicaFault("b"), ReplicaFault("a", "wait"), ReplicaFault("c", "go")]
+    assert module._describe_faults(faults) == "a; b; c; wait; go"

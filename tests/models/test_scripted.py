@@ -112,3 +112,16 @@ def test_a_script_that_changed_is_noticed(tmp_path: Path) -> None:
     write(script, {"answer": "y"})
     with pytest.raises(UsageError, match="changed"):
         asyncio.run(ScriptedModel(ModelSpec(spec.name, spec.kind, spec.digest), Settings(urls=resolved.urls)).open())
+
+
+def test_an_answer_takes_as_long_as_its_line_says(tmp_path: Path) -> None:
+    for delay_s in (0.0, 0.05):
+        script = write(tmp_path / "s.jsonl", {"answer": "x", "delay_s": delay_s})
+        (done,) = answers(script, (user("hi"), 0, "a#0"))
+        assert delay_s <= done.turn.seconds < 30
+
+
+def test_a_rollout_is_answered_turn_by_turn_whatever_its_seed(tmp_path: Path) -> None:
+    script = write(tmp_path / "s.jsonl", *({"task": "a", "sample": 0, "answer": str(i)} for i in range(2)))
+    later = [*user("hi"), Message("assistant", "x"), *user("hi")]
+    assert [c.message.text for c in answers(script, (user("hi"), 5, "a#0"), (later, 4, "a#0"))] == ["0", "1"]

@@ -5,6 +5,7 @@ import pytest
 
 from rollbook.core import Function, Message, ModelSpec, Sampling, Settings, ToolCall, Turn
 from rollbook.errors import RolloutFailed, UsageError
+from rollbook.models import token_continuation
 from rollbook.models.chat import ChatModel
 from rollbook.models.model import Completion
 from rollbook.models.scripted import ScriptedModel
@@ -168,3 +169,58 @@ def test_who_cannot_go_on_in_tokens_is_refused_with_a_way_out() -> None:
     with pytest.raises(UsageError, match="does not report token ids"):
         require_continuing(ChatModel(ModelSpec("m"), settings))
     assert require_continuing(ChatModel(ModelSpec("m"), settings, tokens=True))
+
+
+class Tokenizer:
+    """A replica that answers every POST like this."""
+
+    base = "http://host/v1"
+
+    def __init__(self, status: int, raw: bytes) -> None:
+        self.answer = status, "3", raw
+        self.urls: list[str] = []
+
+    async def post_any_status(self, url: object, body: bytes) -> tuple[int, str, bytes]:
+        self.urls.append(str(url))
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("status", "raw", "found"),
+    [
+        (200, b'{"tokens": [1, 2]}', [1, 2]),
+        (200, b'{"ids": [1]}', Unproven('http://host/tokenize does not render it: HTTP 200: {"ids": [1]}')),
+        (499, b"no", Unproven("http://host/tokenize does not render it: HTTP 499: no")),
+        (404, b'{"tokens": [1]}', Unproven('http://host/tokenize does not render it: HTTP 404: {"tokens": [1]}')),
+        (408, b"busy", None),
+        (429, b"busy", None),
+        (500, b"busy", None),
+        (503, b"busy", None),
+    ],
+)
+def test_a_server_that_renders_nothing_proves_nothing_and_one_that_is_down_is_asked_again(
+    status: int, raw: bytes, found: list[int] | Unproven | None
+) -> None:
+    replica = Tokenizer(status, raw)
+    asked = token_continuation._tokenize(replica, {})  # type: ignore[arg-type]
+    if found is None:
+        with pytest.raises(RolloutFailed, match=f"HTTP {status}: busy") as caught:
+            asyncio.run(asked)
+        assert caught.value.retry_after_s == 3.0
+    else:
+        assert asyncio.run(asked) == found
+    assert replica.urls == ["http://host/tokenize"]
+
+
+@pytest.mark.parametrize(
+    ("base", "url"),
+    [
+        ("http://host/v1", "http://host/tokenize"),
+        ("http://host/api/v1?key=a", "http://host/api/tokenize?key=a"),
+        ("http://host", "http://host/tokenize"),
+    ],
+)
+def test_an_address_outside_the_api_keeps_its_query(base: str, url: str) -> None:
+    replica = Tokenizer(200, b"")
+    replica.base = base
+    assert str(token_continuation.make_server_url(replica, "tokenize")) == url  # type: ignore[arg-type]

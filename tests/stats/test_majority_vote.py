@@ -199,3 +199,80 @@ def test_more_choices_than_a_float_holds_are_not_counted_exactly(n: int, fits: b
     counts, silent = np.array([[n // 2, n - n // 2]]), np.array([0])
     assert np.isfinite(majority_vote.estimate_steps(counts, silent, n // 2))[0] == fits
     assert (comb(n, n // 2) < 1e300) == fits
+
+
+def test_products_of_polynomials_are_cut_at_a_power() -> None:
+    left, right = np.array([[[1.0, 2.0, 3.0]]]), np.array([[[4.0, 5.0]]])
+    whole = [4.0, 13.0, 22.0, 15.0]
+    for max_power in range(6):
+        for pair in ((left, right), (right, left)):
+            found = majority_vote.multiply_polynomials(*pair, max_power)[0, 0].tolist()
+            assert found == whole[: max_power + 1]
+
+
+def test_nodes_of_gauss_integrate_polynomials_exactly() -> None:
+    for count in (1, 2, 5):
+        nodes, weights = majority_vote.gauss_nodes(count)
+        for power in range(2 * count):
+            assert (weights * nodes**power).sum() == pytest.approx(1 / (power + 1))
+
+
+def test_the_variance_of_what_is_drawn_is_that_of_its_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = np.array([0.0, 1.0, 1.0, 1.0])
+    monkeypatch.setattr(majority_vote, "EXACT_STEPS", 0)
+    monkeypatch.setattr(majority_vote, "MOST_DRAWS", 4)
+    monkeypatch.setattr(majority_vote, "FEWEST_DRAWS", 4)
+    monkeypatch.setattr(majority_vote, "_draw_values", lambda *_: drawn)
+    found = maj_at_k(make_ballots([(1, 1.0), (2, 0.0), (2, 0.0)], [(1, 1.0), (1, 1.0)]), [2])[2]
+    assert (found.values[0], found.variances[0]) == (0.75, pytest.approx(0.25 / 4))
+    assert found.drawn.tolist() == [True, False]
+    assert found.error == pytest.approx((0.25 / 4) ** 0.5 / 2)
+    assert found.where(np.array([False, True])).error is None
+
+
+@pytest.mark.parametrize(("cells", "draws"), [(1, 4096), (2500, 4000), (10_000, 1000), (10**6, 32)])
+def test_fewer_draws_are_made_where_there_are_more_answers(
+    monkeypatch: pytest.MonkeyPatch, cells: int, draws: int
+) -> None:
+    made = []
+
+    def draw(ballots: Ballots, task: int, k: int, count: int, rng: object) -> np.ndarray:
+        made.append(count)
+        return np.zeros(2)
+
+    monkeypatch.setattr(majority_vote, "EXACT_STEPS", 0)
+    monkeypatch.setattr(majority_vote, "_draw_values", draw)
+    counts = np.ones(cells - 1 or 1, np.int64)
+    ballots = Ballots(counts, counts * 1.0, np.array([len(counts)]), np.array([5]), np.array([0.0]))
+    maj_at_k(ballots, [2])
+    assert made == [draws]
+
+
+def test_votes_are_drawn_in_portions_and_are_worth_what_they_are() -> None:
+    votes = np.array([[2, 1], [1, 1], [0, 0], [0, 3]])
+    found = majority_vote._value_votes(votes, np.array([1.0, 0.5]), 0.25)
+    assert found.tolist() == [1.0, 0.75, 0.25, 0.5]
+
+
+def test_the_cheapest_patterns_are_counted_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = np.array([5.0, 1.0, 5.0, 20.0])
+    for budget, limit in ((0, 0.0), (1, 1.0), (10, 1.0), (11, 5.0), (30, 5.0), (31, 20.0), (99, 20.0)):
+        monkeypatch.setattr(majority_vote, "EXACT_STEPS", budget)
+        assert majority_vote._find_cost_limit(costs) == limit
+
+
+def test_rows_that_are_equal_are_found() -> None:
+    rows = np.array([[1, 2], [3, 4], [1, 2], [0, 0], [3, 4]])
+    distinct, which = majority_vote.find_distinct_rows(rows)
+    assert distinct.tolist() == [[1, 2], [3, 4], [0, 0]]
+    assert which.tolist() == [0, 1, 0, 2, 1]
+
+
+def test_portions_of_tasks_give_the_same_shares() -> None:
+    rng = np.random.default_rng(1)
+    counts = np.sort(rng.integers(0, 4, (7, 3)), axis=1)[:, ::-1]
+    silent = rng.integers(4, 6, 7)
+    whole = vote_shares(counts, silent, 3)
+    rows = np.concatenate([vote_shares(counts[at : at + 1], silent[at : at + 1], 3) for at in range(7)])
+    assert whole == pytest.approx(rows)
+    assert vote_shares(counts[:0], silent[:0], 3).shape == (0, 4)

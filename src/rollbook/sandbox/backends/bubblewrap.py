@@ -85,7 +85,7 @@ class BubblewrapProvider:
                 control.send({"begun": True}, pidfds)
                 os.close(pidfds[0])
             except (OSError, EOFError):
-                child.kill()
+                os.kill(child.pid, signal.SIGKILL)  # Popen.kill may reap it, and then its end could not be read below
                 errors.seek(0)
                 self._last_errors = errors.read(MAX_ERROR_BYTES).decode(errors="replace")
                 raise OSError("bwrap did not start:") from None

@@ -1,0 +1,136 @@
+"""A sandbox over HTTP: what is sent to a server, and what its answers mean, with a connection that pretends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from rollbook.errors import SandboxError, SandboxFull, TestsBroken, UsageError
+from rollbook.sandbox import Limits
+from rollbook.sandbox.backends import remote
+from rollbook.sandbox.backends.remote import CONNECT_S, QUEUE_S, RemoteSandbox
+
+HEALTH = {"isolation": ["pid"], "packages": ["numpy"]}
+RESULT = {"status": "ok", "isolation": ["pid"]}
+LIMITS = Limits(seconds=2.0)
+
+
+class Connection:
+    """Answers from a list, and keeps what was asked."""
+
+    answers: ClassVar[list[tuple[int, Any] | Exception]]
+    asked: ClassVar[list[tuple[Any, ...]]]
+
+    def __init__(self, host: str, port: int | None, timeout: float) -> None:
+        self.where = host, port, timeout
+
+    def request(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> None:
+        self.asked.append((*self.where, method, path, json.loads(body) if body else None))
+
+    def getresponse(self) -> Connection:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        self.status, self.body = answer
+        return self
+
+    def read(self, size: int) -> bytes:
+        return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Connection]]:
+    for name in ("HTTPConnection", "HTTPSConnection"):
+        monkeypatch.setattr(remote, name, Connection)
+    Connection.answers, Connection.asked = [(200, HEALTH)], []
+    yield Connection
+    assert Connection.answers == []
+
+
+def open_remote(*answers: tuple[int, Any] | Exception, url: str = "http://host:81/token/") -> RemoteSandbox:
+    Connection.answers += answers
+    return RemoteSandbox(url, ["numpy"])
+
+
+@pytest.mark.parametrize("url", ["ftp://host/token", "host:80", "http://", "https:///token", ""])
+def test_an_address_without_scheme_or_host_is_refused(url: str) -> None:
+    Connection.answers.clear()
+    with pytest.raises(UsageError, match="a sandbox is addressed as http://HOST:PORT/TOKEN"):
+        RemoteSandbox(url)
+
+
+def test_a_server_is_asked_what_it_has_before_anything_runs() -> None:
+    assert open_remote().isolation == ("remote", "pid")
+    assert Connection.asked == [("host", 81, CONNECT_S, "GET", "/token/health", None)]
+
+
+def test_a_package_that_the_server_does_not_have_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        RemoteSandbox("http://host:81/token", ["scipy", "numpy", "pandas"])
+    assert str(caught.value) == ("the sandbox at host:81 has no package pandas: serve it with --package pandas")
+
+
+def test_runs_and_sessions_are_requests_with_their_limits_and_deadlines() -> None:
+    box = open_remote((200, RESULT), (200, {"session": "s1"}), (200, RESULT), (200, {}))
+    Connection.asked.clear()
+    assert box.run("code", b"in\xff", {"a": b"x"}, LIMITS).isolation == ("remote", "pid")
+    state = box.open_session(LIMITS, True, {})
+    assert state.run_turn({"code": "turn"}, LIMITS).isolation == ("remote", "pid")
+    state.close()
+    run, opened, turn, ended = Connection.asked
+    assert run[2:5] == (LIMITS.wall_s + QUEUE_S, "POST", "/token/run")
+    assert (run[5]["code"], run[5]["stdin"], run[5]["files"]) == ("code", "in\ufffd", {"a": "eA=="})
+    assert run[5]["limits"]["seconds"] == 2.0
+    assert opened[2:5] == (QUEUE_S, "POST", "/token/sessions")
+    assert opened[5]["snapshot"] is True
+    assert turn[2:5] == (LIMITS.wall_s + QUEUE_S, "POST", "/token/sessions/s1/run")
+    assert turn[5]["code"] == "turn"
+    assert ended[2:] == (CONNECT_S, "DELETE", "/token/sessions/s1", None)
+
+
+def test_grading_may_take_as_many_runs_as_there_are() -> None:
+    box = open_remote((200, {"passed": True, "reason": "passed", "isolation": ["pid"]}))
+    verdict = box.grade("function", "code", {"name": "f"}, LIMITS, 3)
+    assert (verdict.passed, verdict.isolation) == (True, ("remote", "pid"))
+    asked = Connection.asked[-1]
+    assert asked[2:5] == (3 * LIMITS.wall_s + QUEUE_S, "POST", "/token/grade/function")
+    assert (asked[5]["code"], asked[5]["name"]) == ("code", "f")
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "message"),
+    [
+        ((400, {"error": "odd"}), UsageError, "the sandbox at host:81: HTTP 400: odd"),
+        ((429, {"error": "full"}), SandboxFull, "the sandbox at host:81: HTTP 429: full"),
+        ((422, {"error": "tests"}), TestsBroken, "tests"),
+        ((503, {"error": "gone"}), SandboxError, "the sandbox at host:81: HTTP 503: gone"),
+        ((404, b"<html>"), SandboxError, "the sandbox at host:81: HTTP 404: no sandbox answers there"),
+        ((201, RESULT), SandboxError, "the sandbox at host:81: HTTP 201: no sandbox answers there"),
+        (OSError("refused"), SandboxError, "the sandbox at host:81: refused"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_without_the_token(
+    answer: tuple[int, Any] | Exception, kind: type[Exception], message: str
+) -> None:
+    box = open_remote(answer)
+    with pytest.raises(kind) as caught:
+        box.run("1", b"", {}, LIMITS)
+    assert str(caught.value) == message
+
+
+def test_an_answer_that_is_no_result_is_an_error_of_the_sandbox() -> None:
+    box = open_remote((200, {"other": 1}))
+    with pytest.raises(SandboxError, match="the sandbox's answer is invalid: "):
+        box.run("1", b"", {}, LIMITS)
+
+
+def test_a_session_that_cannot_be_ended_expires_by_itself() -> None:
+    box = open_remote((503, {"error": "gone"}), (400, {"error": "unknown"}))
+    box.end_session("s1")
+    box.end_session("s1")
