@@ -21,6 +21,7 @@ from rollbook.containers.control_groups import (
     MemoryWatch,
     find_kill_count,
     has_too_many_processes,
+    lift_cpu_quota,
     read_kill_count,
 )
 from rollbook.containers.layers import is_replaced_file, is_replaced_folder, list_layer_changes
@@ -58,6 +59,8 @@ class ContainerHandle:
         self._snapshots: list[LabelledObject] = []
         self._watcher: asyncio.Task[None] | None = None
         self._memory: MemoryWatch | None = None
+        self._groups = ""
+        """The control groups as the container sees them."""
         self._storage_bytes = (container.storage_mb or 0) << 20
         self._wrote_too_much = False
 
@@ -82,7 +85,8 @@ class ContainerHandle:
         """Watch for kills because of memory, from before the agent begins."""
         if self._memory:
             self._memory.close()
-        self._memory = MemoryWatch((await main.run(SHOW_GROUPS, COMMAND_S)).text)
+        self._groups = (await main.run(SHOW_GROUPS, COMMAND_S)).text
+        self._memory = MemoryWatch(self._groups)
 
     async def _watch_storage(self) -> None:
         """End the container once it has written more than it may: most file systems have no limit for a folder."""
@@ -90,6 +94,7 @@ class ContainerHandle:
             await asyncio.sleep(STORAGE_CHECK_S)
             if not self._wrote_too_much and await self._count_written() > self._storage_bytes:
                 self._wrote_too_much = True
+                await self._lift_cpu_quota()
                 await self._runtime.call("kill", self.name)
 
     async def _count_written(self) -> int:
@@ -118,16 +123,9 @@ class ContainerHandle:
             return "storage_limit"
         if self._memory and self._memory.saw_kills():
             return "memory_limit"
-        if groups := await self._read_groups():
+        if groups := await self._runtime.read_groups(self.name):
             return "process_limit" if has_too_many_processes(groups) else "memory_limit" if _has_kills(groups) else ""
         return "memory_limit" if await self._ended_by_memory() else ""
-
-    async def _read_groups(self) -> str:
-        """Return the control groups of the container's first process; nothing if that has ended."""
-        shown = await self._runtime.call("container", "inspect", "--format", "{{.State.Pid}}", self.name)
-        with suppress(OSError):
-            return (Path("/proc") / (shown.stdout.decode().strip() or "0") / "cgroup").read_text()
-        return ""
 
     async def _ended_by_memory(self) -> bool:
         """Return whether the runtime knows of a kill; it learns of it when it records the end of the container."""
@@ -377,9 +375,15 @@ class ContainerHandle:
 
     async def kill(self) -> None:
         """End every process inside; the files stay. `restart` starts it again."""
+        await self._lift_cpu_quota()
         await self._close_shells()
         await self._runtime.call("kill", self.name)
         await self._runtime.call("wait", self.name, timeout_s=30)
+
+    async def _lift_cpu_quota(self) -> None:
+        """Let the processes inside end quickly; the next start sets the quota again."""
+        if not lift_cpu_quota(self._groups):  # cgroup v2, or the container has ended
+            lift_cpu_quota(await self._runtime.read_groups(self.name))
 
     async def restart(self, *, entrypoint: bool = True) -> None:
         """Start a container that was killed: the same files and mounts, no other process but the entrypoint's."""
@@ -414,6 +418,7 @@ class ContainerHandle:
             self._watcher.cancel()
         if self._memory:
             self._memory.close()
+        await self._lift_cpu_quota()
         await self._close_shells()
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
 

@@ -124,6 +124,24 @@ def test_a_restart_ends_every_process_and_keeps_the_files(with_host: WithHost) -
     with_host(work)
 
 
+def test_hundreds_of_processes_with_little_cpu_time_end_at_once(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(Container(image=IMAGE, memory_mb=256, cpus=0.5))
+        show_quota = "cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu.max 2>/dev/null"
+        bomb = asyncio.create_task(handle.run("f() { f | f & }; f; f; sleep 100", timeout_s=100))
+        while await handle.find_limit() != "process_limit":
+            await asyncio.sleep(0.1)
+        await host.runtime.require("update", "--cpus", "0.01", handle.name)
+        began = time.monotonic()
+        await handle.kill()
+        assert time.monotonic() - began < 10
+        await asyncio.gather(bomb, return_exceptions=True)
+        await handle.restart()
+        assert not (await handle.run(show_quota)).text.startswith(("-1", "max"))
+
+    with_host(work)
+
+
 def test_a_container_that_dies_is_an_error_and_no_result(with_host: WithHost) -> None:
     async def work(host: ContainerHost) -> None:
         handle = await host.start(OWN)
