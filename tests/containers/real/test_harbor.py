@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from base_image import list_left
+from base_image import RUNTIME, list_left
 
 import rollbook
 from rollbook.containers import ImageBuild
@@ -441,14 +441,23 @@ def test_the_model_has_the_tools_of_the_mcp_servers_of_its_task(
     assert list_left() == []
 
 
-def test_an_mcp_server_that_does_not_start_is_a_failure(tmp_path: Path) -> None:
-    subprocess.run(["cp", "-r", TASKS / "tool-server", tmp_path / "task"], check=True)
-    config = tmp_path / "task" / "task.toml"
-    config.write_text(config.read_text().replace("/srv/words.sh", "/srv/none.sh"))
-    play(tmp_path / "run", tmp_path / "task", "nop")
-    (failure,) = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
-    assert failure.kind == "environment_error"
-    assert "MCP server words" in failure.message
+@pytest.mark.parametrize(
+    ("command", "kind", "attempts", "says"),
+    [
+        ("/srv/none.sh", "image_error", 1, "MCP server words: the image has no command /srv/none.sh"),
+        ("no-such-program", "image_error", 1, "MCP server words: the image has no command no-such-program"),
+        ("/bin/false", "environment_error", 3, "MCP server words"),
+    ],
+)
+def test_an_mcp_server_that_does_not_start_is_a_failure(
+    tmp_path: Path, command: str, kind: str, attempts: int, says: str
+) -> None:
+    task = copy_task("tool-server", tmp_path / "task", "/srv/words.sh", command)
+    play(tmp_path / "run", task, "nop")
+    failures = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
+    assert [(failure.kind, says in failure.message) for failure in failures] == [(kind, True)]
+    lines = [json.loads(line) for path in tmp_path.glob("run/journals/*.jsonl") for line in path.open()]
+    assert len([line for line in lines if line.get("failure")]) == attempts
     assert list_left() == []
 
 
@@ -482,4 +491,4 @@ def test_several_workers_share_a_run_and_a_build(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run" / "workers").glob("*.json"))) == 2
     assert list_left() == []
     image = ImageBuild(str(tmp_path / "task" / "environment")).image
-    subprocess.run(["podman", "image", "rm", "--force", image], capture_output=True, check=True)
+    subprocess.run([RUNTIME, "image", "rm", "--force", image], capture_output=True, check=True)
