@@ -24,7 +24,7 @@ from rollbook.containers.control_groups import (
     lift_cpu_quota,
     read_kill_count,
 )
-from rollbook.containers.layers import is_replaced_file, is_replaced_folder, list_layer_changes
+from rollbook.containers.layers import is_replaced_file, is_replaced_folder, list_layer_changes, measure_folders
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
 from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
@@ -61,7 +61,8 @@ class ContainerHandle:
         self._memory: MemoryWatch | None = None
         self._groups = ""
         """The control groups as the container sees them."""
-        self._storage_bytes = (container.storage_mb or 0) << 20
+        self._storage_bytes = container.storage_mb << 20
+        self._written: list[str] | None = None
         self._wrote_too_much = False
 
     async def start(self) -> None:
@@ -78,7 +79,7 @@ class ContainerHandle:
         await main.open(self.container.start_timeout_s, choice)
         self._main = main
         await self._watch_memory(main)
-        if self.container.storage_mb and self._watcher is None:
+        if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch_storage(), name="storage")
 
     async def _watch_memory(self, main: KeptShell) -> None:
@@ -98,16 +99,29 @@ class ContainerHandle:
                 await self._runtime.call("kill", self.name)
 
     async def _count_written(self) -> int:
+        """Return how many bytes the container has written; a command of the runtime for that costs ten times more."""
+        with suppress(ContainerError, OSError, ValueError):
+            if self._written is None:
+                self._written = await self._find_written_folders()
+            if self._written:
+                return await measure_folders(self._written)
         command = ("container", "inspect", "--size", "--format", "{{.SizeRw}}", self.name)
         with suppress(ContainerError, ValueError):
             return int((await self._runtime.call(*command)).stdout)
         return 0
 
+    async def _find_written_folders(self) -> list[str]:
+        """Return the folders of this machine with what the container writes: its layer, and volumes of its image."""
+        if not (upper := (await self._find_layers()).get("UpperDir")):
+            return []
+        shown = await self._runtime.require("container", "inspect", "--format", "{{json .Mounts}}", self.name)
+        mounts = msgspec.json.decode(shown, type=list[dict[str, object]] | None) or []
+        return [upper, *(str(each["Source"]) for each in mounts if each.get("Type") == "volume")]
+
     async def allow_storage_again(self) -> None:
         """Let the container write as much again as it may: for tests, whatever the agent left."""
-        if self.container.storage_mb:
-            self._storage_bytes = await self._count_written() + (self.container.storage_mb << 20)
-            self._wrote_too_much = False
+        self._storage_bytes = await self._count_written() + (self.container.storage_mb << 20)
+        self._wrote_too_much = False
 
     async def is_running(self) -> bool:
         """Return whether the main process of the container is alive."""

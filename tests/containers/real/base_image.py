@@ -1,5 +1,6 @@
-"""The image of the tests, made without any registry: a minimal Debian by debootstrap, imported into podman, or into docker
-if ROLLBOOK_CONTAINER_RUNTIME says so.
+"""The image of the tests, made without any registry: a minimal Debian by debootstrap, imported into podman.
+
+With ROLLBOOK_CONTAINER_RUNTIME=docker it is docker's image that counts.
 
 python tests/containers/real/base_image.py makes it unless it is there.
 """

@@ -141,6 +141,15 @@ def test_storage_over_the_limit_ends_the_agent_and_its_work_is_scored(tmp_path: 
     assert list_left() == []
 
 
+def test_storage_has_a_limit_also_if_the_task_names_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollbook.environments.harbor.harbor.DEFAULT_STORAGE_MB", 20)
+    task = tmp_path / "task"
+    subprocess.run(["cp", "-r", LIMITS / "too-much-disk", task], check=True)
+    (task / "task.toml").write_text((task / "task.toml").read_text().replace("storage_mb = 20\n", ""))
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    assert rollout.ended == "storage_limit"
+
+
 def test_memory_eaten_and_shells_killed_by_the_agent_are_scored(tmp_path: Path) -> None:
     from support.turns import serve_turns
 
