@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollbook.containers import control_groups
-from rollbook.containers.control_groups import MemoryWatch, find_kill_count, has_too_many_processes
+from rollbook.containers.control_groups import MemoryWatch, find_kill_count, has_too_many_processes, lift_cpu_quota
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,22 @@ def test_processes_are_compared_with_their_limit(
     (folder / "pids.max").write_text(f"{most}\n")
     assert has_too_many_processes("3:pids:/a\n") is full
     assert not has_too_many_processes("3:pids:/b\n")
+
+
+@pytest.mark.parametrize(
+    ("groups", "file", "written"),
+    [
+        ("1:cpu:/a/b\n0::/\n", "cpu/a/b/cpu.cfs_quota_us", "-1"),
+        ("0::/a/b\n", "a/b/cpu.max", "max"),
+        ("0::/\n", "cpu.max", ""),  # our own group, in the view of a container
+        ("1:cpu:/gone\n", "cpu/a/b/cpu.cfs_quota_us", ""),
+    ],
+)
+def test_the_cpu_quota_of_a_group_is_lifted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, file: str, written: str
+) -> None:
+    monkeypatch.setattr(control_groups, "CGROUPS", tmp_path)
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).touch()
+    assert lift_cpu_quota(groups) is bool(written)
+    assert (tmp_path / file).read_text() == written

@@ -19,7 +19,14 @@ def test_every_limit_is_always_set_and_no_value_of_a_variable_is_in_the_command(
     container = Container(image="img", env={"TOKEN": "secret"}, mounts=[Mount("/here", "/there")], workdir="/app")
     words = RUNTIMES[name]().run_command("c", container, {"l": "v"}, ["/bin/sh", "-c", "x"])
     text = " ".join(words)
-    for option in ("--memory 2048m", "--memory-swap 2048m", "--cpus 1", "--pids-limit 1024", "--ulimit nofile="):
+    for option in (
+        "--memory 2048m",
+        "--memory-swap 2048m",
+        "--cpus 1",
+        "--pids-limit 1024",
+        "--ulimit nofile=",
+        "fsize=10737418240:",
+    ):
         assert option in text
     for option in ("--cap-drop ALL", "--security-opt no-new-privileges", "--network none", "--pull never"):
         assert option in text
@@ -51,7 +58,12 @@ def test_podman_that_would_ignore_limits_is_refused(
 
 @pytest.mark.parametrize(
     "given",
-    [{"image": ""}, {"image": "i", "memory_mb": 0}, {"image": "i", "network": "host"}],
+    [
+        {"image": ""},
+        {"image": "i", "memory_mb": 0},
+        {"image": "i", "storage_mb": None},
+        {"image": "i", "network": "host"},
+    ],
 )
 def test_a_container_without_a_bound_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="Container: "):

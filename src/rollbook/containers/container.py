@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -37,7 +38,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """A folder with a Dockerfile, from which the image is built once per node; in place of `image`."""
     memory_mb: int = 2048
     cpus: float = 1.0
-    storage_mb: int | None = None
+    storage_mb: int = 10_240
     """What the agent may write: one that has written more is ended and scored. No single file can be larger."""
     processes: int = 1024
     network: Literal["none", "public"] = "none"
@@ -63,7 +64,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("Container: give either image=..., the name of an image, or build=..., a folder")
         for name in NUMBERS:
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is None or value <= 0:
                 raise UsageError(f"Container: {name}={value!r} must be more than 0")
         if self.network not in ("none", "public"):
             raise UsageError(f'Container: network={self.network!r}; write "none" or "public"')
@@ -74,14 +75,14 @@ def limit_arguments(container: Container) -> list[str]:
     memory = f"{container.memory_mb}m"
     files = min(_hard_limit(resource.RLIMIT_NOFILE), MAX_OPEN_FILES)
     processes = min(_hard_limit(resource.RLIMIT_NPROC), _pid_max())
+    file_size = min(_hard_limit(resource.RLIMIT_FSIZE), container.storage_mb << 20)
     options = ["--memory", memory, "--memory-swap", memory, "--cpus", f"{container.cpus:g}"]
     options += ["--pids-limit", str(container.processes), "--ulimit", f"nofile={files}:{files}"]
+    options += ["--ulimit", f"fsize={file_size}:{file_size}"]
     # The processes of one user are counted together over all containers, so this bound is only the host's own; it is
     # set because podman's default may be above what it may set itself, which fails.
     options += ["--ulimit", f"nproc={processes}:{processes}", "--ulimit", "core=0:0"]
     options += ["--security-opt", "no-new-privileges", "--cap-drop", "ALL"]
-    if container.storage_mb:
-        options += ["--ulimit", f"fsize={container.storage_mb << 20}:{container.storage_mb << 20}"]
     for capability in CAPABILITIES:
         options += ["--cap-add", capability]
     return options
@@ -89,7 +90,7 @@ def limit_arguments(container: Container) -> list[str]:
 
 def _hard_limit(which: int) -> int:
     hard = resource.getrlimit(which)[1]
-    return 1 << 20 if hard == resource.RLIM_INFINITY else hard
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def _pid_max() -> int:

@@ -1,4 +1,5 @@
-"""What the kernel knows of a container's limits: kills because of memory, and processes that cannot be started.
+"""What the kernel knows of a container's limits: kills because of memory, processes that cannot be started, and the
+quota of CPU time.
 
 The kernel counts kills in the container's control group. With cgroup v1 the group, and with it the count, is gone soon
 after the first process is killed, and podman's monitor does not see that kill. So we ask for an event of each kill when
@@ -71,6 +72,19 @@ def has_too_many_processes(groups: str) -> bool:
         return (
             file is not None and int(file.read_text()) > int(file.with_name("pids.max").read_text()) - SPARE_PROCESSES
         )
+    return False
+
+
+def lift_cpu_quota(groups: str) -> bool:
+    """Let the processes of a control group use all the CPU time they can get; return whether there is such a group.
+
+    A process that is killed needs CPU time to end. Hundreds of them that share a small quota would take minutes.
+    """
+    # The root is not a container's group. A container with its own view of cgroup v2 shows its group as the root.
+    lines = [line for line in groups.splitlines() if not line.endswith(":/")]
+    file = _find_file("\n".join(lines), "cpu", "cpu.cfs_quota_us", "cpu.max")
+    with suppress(OSError):
+        return file is not None and bool(file.write_text("max" if file.name == "cpu.max" else "-1"))
     return False
 
 

@@ -21,9 +21,10 @@ from rollbook.containers.control_groups import (
     MemoryWatch,
     find_kill_count,
     has_too_many_processes,
+    lift_cpu_quota,
     read_kill_count,
 )
-from rollbook.containers.layers import is_replaced_file, is_replaced_folder, list_layer_changes
+from rollbook.containers.layers import is_replaced_file, is_replaced_folder, list_layer_changes, measure_folders
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
 from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
@@ -58,7 +59,10 @@ class ContainerHandle:
         self._snapshots: list[LabelledObject] = []
         self._watcher: asyncio.Task[None] | None = None
         self._memory: MemoryWatch | None = None
-        self._storage_bytes = (container.storage_mb or 0) << 20
+        self._groups = ""
+        """The control groups as the container sees them."""
+        self._storage_bytes = container.storage_mb << 20
+        self._written: list[str] | None = None
         self._wrote_too_much = False
 
     async def start(self) -> None:
@@ -75,14 +79,15 @@ class ContainerHandle:
         await main.open(self.container.start_timeout_s, choice)
         self._main = main
         await self._watch_memory(main)
-        if self.container.storage_mb and self._watcher is None:
+        if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch_storage(), name="storage")
 
     async def _watch_memory(self, main: KeptShell) -> None:
         """Watch for kills because of memory, from before the agent begins."""
         if self._memory:
             self._memory.close()
-        self._memory = MemoryWatch((await main.run(SHOW_GROUPS, COMMAND_S)).text)
+        self._groups = (await main.run(SHOW_GROUPS, COMMAND_S)).text
+        self._memory = MemoryWatch(self._groups)
 
     async def _watch_storage(self) -> None:
         """End the container once it has written more than it may: most file systems have no limit for a folder."""
@@ -90,19 +95,33 @@ class ContainerHandle:
             await asyncio.sleep(STORAGE_CHECK_S)
             if not self._wrote_too_much and await self._count_written() > self._storage_bytes:
                 self._wrote_too_much = True
+                await self._lift_cpu_quota()
                 await self._runtime.call("kill", self.name)
 
     async def _count_written(self) -> int:
+        """Return how many bytes the container has written; a command of the runtime for that costs ten times more."""
+        with suppress(ContainerError, OSError, ValueError):
+            if self._written is None:
+                self._written = await self._find_written_folders()
+            if self._written:
+                return await measure_folders(self._written)
         command = ("container", "inspect", "--size", "--format", "{{.SizeRw}}", self.name)
         with suppress(ContainerError, ValueError):
             return int((await self._runtime.call(*command)).stdout)
         return 0
 
+    async def _find_written_folders(self) -> list[str]:
+        """Return the folders of this machine with what the container writes: its layer, and volumes of its image."""
+        if not (upper := (await self._find_layers()).get("UpperDir")):
+            return []
+        shown = await self._runtime.require("container", "inspect", "--format", "{{json .Mounts}}", self.name)
+        mounts = msgspec.json.decode(shown, type=list[dict[str, object]] | None) or []
+        return [upper, *(str(each["Source"]) for each in mounts if each.get("Type") == "volume")]
+
     async def allow_storage_again(self) -> None:
         """Let the container write as much again as it may: for tests, whatever the agent left."""
-        if self.container.storage_mb:
-            self._storage_bytes = await self._count_written() + (self.container.storage_mb << 20)
-            self._wrote_too_much = False
+        self._storage_bytes = await self._count_written() + (self.container.storage_mb << 20)
+        self._wrote_too_much = False
 
     async def is_running(self) -> bool:
         """Return whether the main process of the container is alive."""
@@ -118,16 +137,9 @@ class ContainerHandle:
             return "storage_limit"
         if self._memory and self._memory.saw_kills():
             return "memory_limit"
-        if groups := await self._read_groups():
+        if groups := await self._runtime.read_groups(self.name):
             return "process_limit" if has_too_many_processes(groups) else "memory_limit" if _has_kills(groups) else ""
         return "memory_limit" if await self._ended_by_memory() else ""
-
-    async def _read_groups(self) -> str:
-        """Return the control groups of the container's first process; nothing if that has ended."""
-        shown = await self._runtime.call("container", "inspect", "--format", "{{.State.Pid}}", self.name)
-        with suppress(OSError):
-            return (Path("/proc") / (shown.stdout.decode().strip() or "0") / "cgroup").read_text()
-        return ""
 
     async def _ended_by_memory(self) -> bool:
         """Return whether the runtime knows of a kill; it learns of it when it records the end of the container."""
@@ -377,9 +389,15 @@ class ContainerHandle:
 
     async def kill(self) -> None:
         """End every process inside; the files stay. `restart` starts it again."""
+        await self._lift_cpu_quota()
         await self._close_shells()
         await self._runtime.call("kill", self.name)
         await self._runtime.call("wait", self.name, timeout_s=30)
+
+    async def _lift_cpu_quota(self) -> None:
+        """Let the processes inside end quickly; the next start sets the quota again."""
+        if not lift_cpu_quota(self._groups):  # cgroup v2, or the container has ended
+            lift_cpu_quota(await self._runtime.read_groups(self.name))
 
     async def restart(self, *, entrypoint: bool = True) -> None:
         """Start a container that was killed: the same files and mounts, no other process but the entrypoint's."""
@@ -414,6 +432,7 @@ class ContainerHandle:
             self._watcher.cancel()
         if self._memory:
             self._memory.close()
+        await self._lift_cpu_quota()
         await self._close_shells()
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
 

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from rollbook.containers.control_groups import lift_cpu_quota
 from rollbook.containers.runtime import LabelledObject, Runtime
 
 OWNER_LABEL = "rollbook.owner"
@@ -105,6 +106,9 @@ async def reap_leftovers(runtime: Runtime) -> list[LabelledObject]:
     """Remove what dead owners left on this node, and return it."""
     here = Owner.current()
     left = choose_leftovers(await runtime.list_labelled(OWNER_LABEL), here)
+    for each in left:
+        if each.kind == "container":
+            lift_cpu_quota(await runtime.read_groups(each.id))
     await runtime.remove(left)
     states = choose_leftovers(runtime.list_states(OWNER_LABEL), here)
     for state in states:

@@ -130,6 +130,10 @@ class Runtime(Protocol):
         """Return the folder of this machine that holds the files of containers."""
         ...
 
+    async def read_groups(self, name: str) -> str:
+        """Return the control groups of a container's first process; nothing if that has ended."""
+        ...
+
     async def require_limits(self) -> None:
         """Raise a UsageError where the runtime would start containers without the limits that we set."""
         ...
@@ -283,6 +287,13 @@ class CommandLine:
     async def find_storage(self) -> Path:
         """Return the folder of this machine that holds the files of containers."""
         return Path((await self.require("info", "--format", self.storage_format)).decode().strip())
+
+    async def read_groups(self, name: str) -> str:
+        """Return the control groups of a container's first process; nothing if that has ended."""
+        shown = await self.call("container", "inspect", "--format", "{{.State.Pid}}", name)
+        with suppress(OSError):
+            return (Path("/proc") / (shown.stdout.decode().strip() or "0") / "cgroup").read_text()
+        return ""
 
     async def require_limits(self) -> None:
         """Do nothing: the runtime sets limits as root."""

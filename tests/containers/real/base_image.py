@@ -1,11 +1,14 @@
 """The image of the tests, made without any registry: a minimal Debian by debootstrap, imported into podman.
 
+With ROLLBOOK_CONTAINER_RUNTIME=docker it is docker's image that counts.
+
 python tests/containers/real/base_image.py makes it unless it is there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +17,9 @@ from collections.abc import Awaitable, Callable
 
 from rollbook.containers import ContainerHost, Owner, find_runtime
 from rollbook.containers.owners import OWNER_LABEL, is_dead
+from rollbook.containers.runtime import RUNTIME_VARIABLE
 
+RUNTIME = os.environ.get(RUNTIME_VARIABLE) or "podman"
 IMAGE = "localhost/rollbook-test/debian:1"
 PACKAGES = "python3-minimal,tar"
 
@@ -24,7 +29,7 @@ WithHost = Callable[[Callable[[ContainerHost], Awaitable[None]]], None]
 
 def list_owned() -> list[tuple[str, Owner]]:
     """Return every container, image, network and volume with an owner."""
-    found = asyncio.run(find_runtime("podman").list_labelled(OWNER_LABEL))
+    found = asyncio.run(find_runtime(RUNTIME).list_labelled(OWNER_LABEL))
     owners = [(each.id, Owner.from_label(each.owner)) for each in found]
     return [(name, owner) for name, owner in owners if owner]
 
@@ -42,9 +47,9 @@ def list_of(pid: int) -> list[str]:
 
 def missing() -> str:
     """Return why this machine cannot run the tests, or nothing."""
-    if not shutil.which("podman"):
-        return "podman is not installed (make test-containers installs it on Debian, as root)"
-    if subprocess.run(["podman", "image", "exists", IMAGE], capture_output=True, check=False).returncode:
+    if not shutil.which(RUNTIME):
+        return f"{RUNTIME} is not installed (make test-containers installs it on Debian, as root)"
+    if subprocess.run([RUNTIME, "image", "inspect", IMAGE], capture_output=True, check=False).returncode:
         return f"there is no image {IMAGE} (make test-containers makes it with debootstrap, as root)"
     return ""
 
@@ -55,7 +60,7 @@ def make() -> None:
         command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", folder]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         tar = subprocess.Popen(["tar", "-C", folder, "-c", "."], stdout=subprocess.PIPE)
-        subprocess.run(["podman", "import", "-", IMAGE], stdin=tar.stdout, check=True, capture_output=True)
+        subprocess.run([RUNTIME, "import", "-", IMAGE], stdin=tar.stdout, check=True, capture_output=True)
         if tar.wait():
             raise SystemExit("tar failed")
 

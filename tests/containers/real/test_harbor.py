@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from base_image import list_left
+from base_image import RUNTIME, list_left
 
 import rollbook
 from rollbook.containers import ImageBuild
@@ -139,6 +139,15 @@ def test_storage_over_the_limit_ends_the_agent_and_its_work_is_scored(tmp_path: 
     assert [(rollout.ended, rollout.attempt) for rollout in rollouts.values()] == [("storage_limit", 1)]
     assert rewards(rollouts) == {"too-much-disk": 0.5}  # the tests find what was written before, and write 15 MB more
     assert list_left() == []
+
+
+def test_storage_has_a_limit_also_if_the_task_names_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollbook.environments.harbor.harbor.DEFAULT_STORAGE_MB", 20)
+    task = tmp_path / "task"
+    subprocess.run(["cp", "-r", LIMITS / "too-much-disk", task], check=True)
+    (task / "task.toml").write_text((task / "task.toml").read_text().replace("storage_mb = 20\n", ""))
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    assert rollout.ended == "storage_limit"
 
 
 def test_memory_eaten_and_shells_killed_by_the_agent_are_scored(tmp_path: Path) -> None:
@@ -441,14 +450,23 @@ def test_the_model_has_the_tools_of_the_mcp_servers_of_its_task(
     assert list_left() == []
 
 
-def test_an_mcp_server_that_does_not_start_is_a_failure(tmp_path: Path) -> None:
-    subprocess.run(["cp", "-r", TASKS / "tool-server", tmp_path / "task"], check=True)
-    config = tmp_path / "task" / "task.toml"
-    config.write_text(config.read_text().replace("/srv/words.sh", "/srv/none.sh"))
-    play(tmp_path / "run", tmp_path / "task", "nop")
-    (failure,) = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
-    assert failure.kind == "environment_error"
-    assert "MCP server words" in failure.message
+@pytest.mark.parametrize(
+    ("command", "kind", "attempts", "says"),
+    [
+        ("/srv/none.sh", "image_error", 1, "MCP server words: the image has no command /srv/none.sh"),
+        ("no-such-program", "image_error", 1, "MCP server words: the image has no command no-such-program"),
+        ("/bin/false", "environment_error", 3, "MCP server words"),
+    ],
+)
+def test_an_mcp_server_that_does_not_start_is_a_failure(
+    tmp_path: Path, command: str, kind: str, attempts: int, says: str
+) -> None:
+    task = copy_task("tool-server", tmp_path / "task", "/srv/words.sh", command)
+    play(tmp_path / "run", task, "nop")
+    failures = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
+    assert [(failure.kind, says in failure.message) for failure in failures] == [(kind, True)]
+    lines = [json.loads(line) for path in tmp_path.glob("run/journals/*.jsonl") for line in path.open()]
+    assert len([line for line in lines if line.get("failure")]) == attempts
     assert list_left() == []
 
 
@@ -482,4 +500,4 @@ def test_several_workers_share_a_run_and_a_build(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run" / "workers").glob("*.json"))) == 2
     assert list_left() == []
     image = ImageBuild(str(tmp_path / "task" / "environment")).image
-    subprocess.run(["podman", "image", "rm", "--force", image], capture_output=True, check=True)
+    subprocess.run([RUNTIME, "image", "rm", "--force", image], capture_output=True, check=True)

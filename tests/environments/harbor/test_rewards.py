@@ -42,6 +42,8 @@ def test_rewards_are_read(tmp_path: Path, files: dict[str, str], rewards: dict[s
         ({"reward.json": '{"reward": true}'}, "invalid_reward"),
         ({"reward.json": '{"reward": "1"}'}, "invalid_reward"),
         ({"reward.json": '{"reward": NaN}'}, "invalid_reward"),
+        ({"reward.json": '{"reward": 0, "reward": 1}'}, "invalid_reward"),
+        ({"reward.json": '{"reward": 1, "reward": 1}'}, "invalid_reward"),
         ({"reward.json": '{"reward": 1' + "0" * 400 + "}"}, "invalid_reward"),
         ({"reward.json": '{"reward": 1}', "reward.txt": "0"}, "invalid_reward"),
         ({"reward.txt": "1" * (1 << 21)}, "invalid_reward"),

@@ -38,7 +38,7 @@ from rollbook.environments.harbor.verification import (
 from rollbook.environments.tools import ToolOutput, tool
 from rollbook.errors import ContainerError, RolloutFailed, UsageError
 
-DEFAULT_MEMORY_MB, DEFAULT_CPUS = 2048, 1.0
+DEFAULT_MEMORY_MB, DEFAULT_CPUS, DEFAULT_STORAGE_MB = 2048, 1.0, 10_240
 SOLUTION = "/solution"
 
 
@@ -226,7 +226,7 @@ def make_container(table: EnvironmentTable, image: str, build: str) -> Container
         build=build,
         memory_mb=table.memory_limit_mb or DEFAULT_MEMORY_MB,
         cpus=table.cpus or DEFAULT_CPUS,
-        storage_mb=table.storage_limit_mb,
+        storage_mb=table.storage_limit_mb or DEFAULT_STORAGE_MB,
         network="none" if table.network == "no-network" else "public",
         env=resolve_variables(table.env),
         workdir=table.workdir or "",

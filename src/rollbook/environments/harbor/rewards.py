@@ -57,13 +57,23 @@ def parse_text(text: str | None) -> dict[str, float]:
 def parse_json(text: str | None) -> dict[str, float]:
     """Return the rewards of reward.json: an object of finite numbers, or one number."""
     try:
-        value = json.loads(text or "")
+        value = json.loads(text or "", object_pairs_hook=_take_unique)
     except (ValueError, RecursionError):
         raise RolloutFailed("invalid_reward", "tests", f"reward.json is not JSON: {text!r:.100}") from None
     rewards = value if isinstance(value, dict) else {REWARD: value}
     if not rewards:
         raise RolloutFailed("invalid_reward", "tests", "reward.json names no reward")
     return {str(name): _check_finite(str(name), number) for name, number in rewards.items()}
+
+
+def _take_unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object of JSON; one with a name twice is refused, because either value could be the right one."""
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise RolloutFailed("invalid_reward", "tests", f"reward.json names {name!r:.100} twice")
+        found[name] = value
+    return found
 
 
 def _check_finite(name: str, value: object) -> float:

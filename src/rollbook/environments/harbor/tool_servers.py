@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from shlex import quote
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -30,18 +31,29 @@ class TaskServers:
         self._sessions: list[McpSession] = []
         self._forwarders = AsyncExitStack()
         self._session_of_tool: dict[str, McpSession] = {}
+        self._agent_has_worked = False
         self.tools: list[JSON] = []
 
     async def start(self, user: str) -> None:
         """Start every server as a user of the container, and list the tools."""
         known: dict[str, str] = {}
         self.tools = []
+        if not self._agent_has_worked:  # later, it may be the agent that removed a command
+            await self._require_commands(user)
+            self._agent_has_worked = True
         for table in self._tables:
             session = await self._open(table, user)
             tools = read_offered_tools(await self._list(session, table), known, f"MCP server {table.name}")
             known |= dict.fromkeys(tools, f"MCP server {table.name}")
             self._session_of_tool |= dict.fromkeys(tools, session)
             self.tools += tools.values()
+
+    async def _require_commands(self, user: str) -> None:
+        """Fail at once if the image lacks the command of a server: no later attempt finds it."""
+        for table in self._tables:
+            if table.command and (await self._handle.run(f"command -v {quote(table.command)}", user=user)).exit_code:
+                why = f"MCP server {table.name}: the image has no command {table.command}"
+                raise RolloutFailed("image_error", "mcp", why)
 
     async def _open(self, table: McpTable, user: str) -> McpSession:
         session = _load_session_class()(await self._make_server(table, user), None, None)
