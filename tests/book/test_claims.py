@@ -388,3 +388,15 @@ def test_with_hundreds_of_workers_each_refreshes_less_often(tmp_path: Path) -> N
     for now[0] in (1001.0, 1002.9, 1003.0, 1005.9, 1006.0):
         assert claims.claim_next() is None
     assert refreshed == [1003.0, 1006.0]
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_own_seals_are_known_without_reading_the_disk(tmp_path: Path, rounds: int) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=1)
+    round_ = [open_round(book) for _ in range(rounds)][-1]
+    claims = ChunkClaimer(book, round_, "a", clock=lambda: 5.0)
+    found = all_claims(claims)
+    claims._refresh = lambda: None  # type: ignore[method-assign]
+    assert not claims.is_over()
+    claims.seal([(claim, Seal(rounds, claim.epoch, claim.keys_left, {}, 0, {})) for claim in found])
+    assert claims.is_over()

@@ -253,3 +253,26 @@ def test_extents_begin_with_the_segment_that_is_asked_for(tmp_path: Path, monkey
         2: ["w.2.jsonl"],
         3: [],
     }
+
+
+@pytest.mark.parametrize("how", ["close", "flush"])
+def test_nothing_is_waited_for_once_a_journal_is_closed_or_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(journal_module, "COMMIT_S", 3600)
+    book = make_book(tmp_path / "run")
+    durable: list[JournalEntry] = []
+
+    async def go() -> None:
+        journal = Journal(book.path, "w", durable.extend)
+        journal.start()
+        if how == "flush":
+            journal.flush_soon()
+        await journal.add(JournalEntry(scored(book, 0, 0)))
+        if how == "flush":
+            while not durable:
+                await asyncio.sleep(0.01)
+        await journal.close()
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+    assert len(durable) == 1

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,9 +15,9 @@ import pytest
 from rollbook import Shortfall, plan, run, run_async
 from rollbook.book import Book, make_presence, read_status, rollouts, write_heartbeat
 from rollbook.core import Sampling, Settings, derive_seed
-from rollbook.engine.progress import SilentDisplay
+from rollbook.engine.progress import Progress, SilentDisplay
 from rollbook.engine.request import Request
-from rollbook.engine.runs import RunResult, extend, plan_request, resume, work
+from rollbook.engine.runs import RunResult, extend, plan_request, resume, run_request, work
 from rollbook.errors import BookError, UsageError
 from support.sums import SUMS, write_script, write_sums
 
@@ -368,3 +369,20 @@ def test_a_start_that_fails_before_any_rollout_can_be_tried_again_with_the_same_
     assert not out.exists()
     write_sums(tmp_path)
     assert run(env, script, out=out).report.scored == 10
+
+
+def test_a_display_is_shown_how_a_run_begins_and_ends(tmp_path: Path) -> None:
+    shown: list[Any] = []
+
+    class Shown(SilentDisplay):
+        def start(self, total: int, pending: int | None = None) -> None:
+            shown.append((total, pending))
+
+        def update(self, progress: Progress) -> None:
+            shown.append(progress)
+
+    request = Request(env=write_sums(tmp_path), model=[write_script(tmp_path)], out=str(tmp_path / "run"), samples=2)
+    run_request(request, Shown())
+    last = shown[-1]
+    assert shown[0] == (20, 20)
+    assert (last.requested, last.scored, last.pending, last.failed, last.in_flight) == (20, 20, 0, {}, 0)

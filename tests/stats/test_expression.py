@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.errors import UsageError
+from rollbook.stats import row_selection
 from rollbook.stats.row_selection import Expression, rename_columns
 
 ROW = {"id": "t1", "mean": 0.5, "n": 8, "pass@4": 0.75, "std": None, "level": 3, "majority": "42"}
@@ -105,3 +106,53 @@ def test_comparisons_agree_with_python_where_everything_is_known(a, b, c, first,
 def test_who_writes_a_column_as_it_is_shown_is_told_its_name(text, hint):
     with pytest.raises(UsageError, match=hint):
         Expression(text).check_names(["mean"])
+
+
+@pytest.mark.parametrize("text", ["majority * 2 == 1", "2 * majority == 1", "(1, 2) + 3 == 1", "3 - majority == 1"])
+def test_arithmetic_is_for_numbers_on_both_sides(text):
+    with pytest.raises(UsageError, match="arithmetic is for numbers, for t1"):
+        Expression(text)(rename_columns(ROW))
+
+
+def test_whole_numbers_have_a_bound_and_beyond_it_they_are_unknown():
+    largest = 2**row_selection.MAX_INT_BITS - 1
+    half = 2 ** (row_selection.MAX_INT_BITS - 1)
+    assert Expression("a + 0")({"a": largest}) == largest
+    assert Expression("a + 1")({"a": largest}) is None
+    assert Expression("a * 2")({"a": half}) is None
+    assert Expression(str(largest))({}) == largest
+    with pytest.raises(UsageError, match="a number in it is too large"):
+        Expression(str(largest + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 <", 'expression "1 <": invalid syntax'),
+        ("x" * 81 + " <", f'expression "{"x" * 77}...": invalid syntax'),
+        ("mean ** 2", 'expression "mean ** 2": ** is not allowed; arithmetic is + - * /'),
+        ("mean is n", 'expression "mean is n": `is` is not allowed; use == or !='),
+        ("~n", 'expression "~n": Invert is not allowed'),
+        ("n == None", 'expression "n == None": None is neither a number nor text'),
+    ],
+)
+def test_what_is_wrong_is_said_in_its_words(text, message):
+    with pytest.raises(UsageError) as caught:
+        Expression(text)
+    assert str(caught.value) == message
+
+
+def test_an_expression_is_as_long_and_as_deep_as_allowed():
+    longest = "n" * row_selection.MAX_CHARS
+    assert Expression(longest).names == {longest}
+    with pytest.raises(UsageError, match=f"longer than {row_selection.MAX_CHARS} characters"):
+        Expression(longest + "n")
+    deepest = "-" * (row_selection.MAX_DEPTH - 1) + "n"
+    assert Expression(deepest)({"n": 1}) in (1, -1)
+    with pytest.raises(UsageError, match="nested too deeply"):
+        Expression("-" + deepest)
+
+
+def test_only_the_nearest_known_name_is_suggested():
+    with pytest.raises(UsageError, match=r"unknown name zzz; known: mean, n$"):
+        Expression("zzz > 0").check_names(["n", "mean", "n"])

@@ -276,3 +276,12 @@ def test_portions_of_tasks_give_the_same_shares() -> None:
     rows = np.concatenate([vote_shares(counts[at : at + 1], silent[at : at + 1], 3) for at in range(7)])
     assert whole == pytest.approx(rows)
     assert vote_shares(counts[:0], silent[:0], 3).shape == (0, 4)
+
+
+@pytest.mark.parametrize("top", [5, 40, 600])
+def test_the_choices_that_a_float_holds_end_where_they_exceed_it(top: int) -> None:
+    def count(n: int) -> int:
+        return comb(n, min(top, n // 2))
+
+    fits = [n for n in range(2, 1200) if majority_vote._fits_float(n, top)]
+    assert fits == [n for n in range(2, 1200) if count(n) < 10**300]

@@ -65,3 +65,24 @@ def test_merging_is_associative(rows, first, second):
     for name in ("task", "reward", "answer", "prompt_tokens", "completion_tokens", "turns", "truncated", "seconds"):
         assert getattr(left, name).tolist() == getattr(right, name).tolist()
     assert left.parts.place.tolist() == right.parts.place.tolist()
+
+
+@settings(deadline=None)
+@given(rollouts, st.data())
+def test_the_parts_of_selected_rollouts_stay_with_them(rows, data):
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
+    found = make_full_columns(rows).where(mask)
+    expected = (
+        make_full_columns([row for row, chosen in zip(rows, mask, strict=True) if chosen]) if mask.any() else None
+    )
+    if expected is None:
+        assert (len(found), len(found.parts.place)) == (0, 0)
+        return
+    for name in ("task", "reward", "answer", "seconds", "cut"):
+        assert getattr(found, name).tolist() == getattr(expected, name).tolist()
+    for name in ("place", "name", "value"):
+        assert getattr(found.parts, name).tolist() == getattr(expected.parts, name).tolist()
+
+
+def test_no_columns_merge_to_none():
+    assert len(merge_columns([])) == 0

@@ -102,3 +102,45 @@ def test_thousands_of_coins_do_not_overflow():
 def test_a_small_chance_is_not_rounded_to_none():
     assert sign_test(100, 0) == 2.0**-99
     assert sign_test(1001, 400) == pytest.approx(2 * sum(comb(1401, i) for i in range(401)) / 2**1401, rel=1e-9)
+
+
+def test_the_observed_choice_of_signs_is_one_of_those_that_were_drawn(monkeypatch):
+    differences = np.ones(MAX_ENUMERATED_TASKS + 1)
+    sums = np.zeros(1000)
+    sums[:7] = len(differences), -len(differences), *[float(len(differences))] * 5
+    monkeypatch.setattr(resampling, "_draw_signed_sums", lambda *_: sums)
+    monkeypatch.setattr(resampling, "_split_draws", lambda *_: [1000])
+    found = permutation_test(differences, permutations=1000)
+    assert (found.p, found.drawn) == ((1 + 7) / (1 + 1000), 1000)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "wanted", "drawn"), [(1, 5000, 5000), (4, 5000, 2500), (40, 5000, 1000), (1, 10, 1000)]
+)
+def test_fewer_choices_are_drawn_where_tasks_differ_in_many_ways(monkeypatch, kinds, wanted, drawn):
+    monkeypatch.setattr(resampling, "MAX_PERMUTATION_CELLS", 10_000)
+    differences = np.tile(np.arange(1.0, kinds + 1), 1 + MAX_ENUMERATED_TASKS // kinds)
+    assert permutation_test(differences, permutations=wanted).drawn == drawn
+
+
+def test_draws_are_split_into_portions_of_a_bounded_size():
+    for draws, size in ((10, 0), (10, 1), (2_500_000, 1), (25, 10**5), (3, 10**9)):
+        portions = resampling._split_draws(draws, size)
+        assert sum(portions) == draws
+        assert max(portions) * max(1, size) <= 10**6 or set(portions) == {1}
+        assert len(portions) == -(-draws // max(1, 10**6 // max(1, size)))
+
+
+@pytest.mark.parametrize("flips", [resampling.MAX_COUNTED_FLIPS, resampling.MAX_COUNTED_FLIPS + 1])
+def test_a_sign_test_of_many_tasks_is_that_of_the_binomial(flips):
+    up = flips // 2 - round(flips**0.5)
+    exact = 2 * sum(comb(flips, i) for i in range(up + 1)) / 2**flips
+    assert sign_test(up, flips - up) == sign_test(flips - up, up) == pytest.approx(exact, rel=1e-9)
+    assert 0.01 < exact < 0.1
+
+
+def test_signed_sums_are_all_choices_of_signs():
+    assert sorted(resampling._enumerate_signed_sums(np.array([1.0, 3.0])).tolist()) == [-4.0, -2.0, 2.0, 4.0]
+    rng = np.random.default_rng(1)
+    sums = resampling._draw_signed_sums(np.array([1.0, 3.0]), np.array([1, 1]), 400, rng)
+    assert sorted(set(sums.tolist())) == [-4.0, -2.0, 2.0, 4.0]

@@ -235,3 +235,54 @@ def test_a_call_that_a_stop_string_cut_is_not_taken_for_one_that_ended_itself():
     turn = Turn([U, 1, END, NL, M], [CALL, 77, BRACE, BRACE], [-0.1] * 4, finish_reason="stop")
     told = [called(q, a, n, braces=2) for q, a, n in ((1, 77, 33), (0, 10, 33), (0, 11, 33), (0, 10, 12))]
     assert continuation(turn, Renders(*told, word=[10]), called_tools=True) == Unproven(OTHER_END)
+
+
+END, USER, MODEL = 9, 7, 6
+
+
+def make_renders(question, **changes):
+    """Return the renderings of a template that shows no more than this of a question."""
+    shapes = (("whole", [1], 3, 5), ("one", question, 10, 5), ("other", question, 11, 5), ("blank", question, 10, 12))
+    made = {name: [*asked, answer, END, USER, new, END, MODEL] for name, asked, answer, new in shapes}
+    return Renders(**{**made, "word": [10], **changes})
+
+
+@pytest.mark.parametrize("question", [[], [0], [0, 0, 0]])
+@pytest.mark.parametrize(("finish", "ids"), [("stop", [33, END]), ("length", [33, 34])])
+def test_it_does_not_matter_how_much_of_a_question_is_shown(question, finish, ids):
+    turn = Turn([1], ids, [-0.5, -0.5], finish_reason=finish)
+    rest = [USER, 5, END, MODEL] if finish == "stop" else [END, USER, 5, END, MODEL]
+    assert continuation(turn, make_renders(question)) == [1, *ids, *rest]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"word": []}, NOT_SHOWN),
+        ({"other": [0, 10, END, USER, 5, END, MODEL]}, NOT_SHOWN),  # no answer is shown
+        ({"blank": [0, 10, END, USER, 5, END, MODEL]}, NOT_SHOWN),  # nor is what is new
+        ({"blank": [1, 10, END, USER, 12, END, MODEL]}, NOT_SHOWN),  # what is new comes first
+        ({"whole": [1, 3, END, MODEL, 5, END, MODEL]}, OTHER_TAIL),
+        ({"whole": [5, END, MODEL]}, OTHER_TAIL),
+    ],
+)
+def test_renderings_that_prove_nothing_continue_nothing(changes, why):
+    turn = Turn([1], [33, END], [-0.5, -0.5], finish_reason="stop")
+    renders = make_renders([0], **changes)
+    if changes.get("other"):
+        renders = msgspec.structs.replace(renders, one=renders.other)
+    assert continuation(turn, renders) == Unproven(why)
+
+
+def test_an_answer_that_ended_otherwise_is_not_continued():
+    for ids, called in (([33], False), ([], False), ([33, MODEL], False), ([33, END], True)):
+        turn = Turn([1], ids, [-0.5] * len(ids), finish_reason="stop")
+        renders = make_renders([0])
+        if called:  # the template writes the end twice after a tool call
+            twice = {
+                name: [*ids[:2], END, *ids[2:]]
+                for name, ids in msgspec.structs.asdict(renders).items()
+                if name != "word"
+            }
+            renders = Renders(**twice, word=[10])
+        assert continuation(turn, renders, called_tools=called) == Unproven(OTHER_END)

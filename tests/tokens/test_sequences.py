@@ -18,7 +18,8 @@ def test_a_sequence_counts_what_was_sampled():
     [
         ([1], [-0.1, -0.2], "2 response ids, 1 mask values and 2 logprobs"),
         ([1, 1], [-0.1], "2 response ids, 2 mask values and 1 logprobs"),
-        ([1, 2], [-0.1, -0.2], r"\[2\]"),
+        ([1, 2], [-0.1, -0.2], r"a mask holds 0 and 1 only, not \[2\]"),
+        ([0, 3], [-0.1, -0.2], r"a mask holds 0 and 1 only, not \[3\]"),
         ([0, 1], [math.nan, math.nan], "token 1 of 2 is nan"),
         ([1, 0], [-math.inf, 0.0], "token 0 of 2 is -inf"),
     ],
