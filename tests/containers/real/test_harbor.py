@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from base_image import RUNTIME, list_left
+from base_image import RUNTIME, list_left, podman_only
 
 import rollbook
 from rollbook.containers import ImageBuild
@@ -64,7 +64,7 @@ def test_nobody_gets_a_reward_for_nothing(tmp_path: Path) -> None:
         ("late-tests", "verifier_timeout", 2, "longer than 1 s"),
         ("broken-build", "image_error", 1, "Dockerfile cannot be built"),
         ("missing-image", "image_error", 1, "localhost/rollbook-test/none:1"),
-        ("missing-workdir", "image_error", 1, "/nowhere"),
+        pytest.param("missing-workdir", "image_error", 1, "/nowhere", marks=podman_only),  # docker makes the folder
         ("never-healthy", "container_error", 3, "healthcheck failed 3 times: exit code 1: ill"),
     ],
 )
@@ -470,6 +470,7 @@ def test_an_mcp_server_that_does_not_start_is_a_failure(
     assert list_left() == []
 
 
+@podman_only
 def test_every_rollout_is_accounted_for_and_nothing_is_left_after_kills_at_random() -> None:
     benchmark = Path(__file__).parents[3] / "benchmarks" / "containers.py"
     command = [sys.executable, str(benchmark), "--soak", "--rollouts", "12", "--seed", "3"]
