@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -421,6 +422,42 @@ def test_a_run_is_extended_and_scored_again_by_another_reward(tmp_path: Path) ->
     assert ended.returncode == 0, ended.stderr
     scores = [rollout.score for rollout in rollbook.load(tmp_path / "other").rollouts()]
     assert [(score.reward, score.parts) for score in scores if score] == [(1.0, {"reward": 1.0})] * 2
+
+
+def reverify(run: Path, out: Path) -> tuple[list[float], list[str]]:
+    """Score a run again; return its rewards and failures."""
+    command = [sys.executable, "-m", "rollbook", "reverify", str(run), "-o", str(out)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Traceback" not in ended.stderr, ended.stderr
+    assert list_left() == []
+    book = rollbook.load(out)
+    failures = [f"{failure.kind}: {failure.message}" for _, _, failure in book.failures()]
+    return [rollout.score.reward for rollout in book.rollouts() if rollout.score], failures
+
+
+def test_separate_tests_run_again_from_the_artifacts_of_the_run(tmp_path: Path) -> None:
+    task, run = tmp_path / "separate-tests", tmp_path / "run"
+    shutil.copytree(TASKS / "separate-tests", task)
+    rollbook.run(f"harbor:{task}", agent="oracle", samples=2, out=str(run), allow_shortfall=True)
+    test = task / "tests" / "test.sh"
+    test.write_text(test.read_text() + "\necho 0.25 > /logs/verifier/reward.txt\n")
+    assert reverify(run, tmp_path / "again") == ([0.25, 0.25], [])
+    kept = next(path for path in (run / "artifacts").glob("*/artifacts/**/*") if path.is_file())
+    kept.write_text("forged")
+    rewards, (failure,) = reverify(run, tmp_path / "forged")
+    assert rewards == [0.25]
+    assert re.fullmatch("verifier_error: the artifacts in .* were changed or removed", failure)
+
+
+def test_tests_do_not_run_again_without_an_artifact_that_was_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollbook.environments.harbor.artifacts.MAX_ARTIFACT_BYTES", 10)
+    run = tmp_path / "run"
+    play(run, TASKS / "separate-tests", "oracle")
+    rewards, (failure,) = reverify(run, tmp_path / "again")
+    assert rewards == []
+    assert failure.startswith("verifier_error: the run does not keep the artifact /app/answer.txt")
 
 
 @pytest.mark.parametrize(
