@@ -120,7 +120,7 @@ test-containers: .venv/dev ## Run the tests that need containers, with a real po
 	  || echo "make: DOCKER COULD NOT BE INSTALLED (apt-get install docker.io, as root)" >&2
 	.venv/bin/pytest -rs tests/containers
 	.venv/bin/python tests/containers/real/docker_engine.py \
-	  .venv/bin/pytest -rs $(addprefix tests/containers/real/test_,handles.py environments.py harbor.py)
+	  .venv/bin/pytest -rs $(addprefix tests/containers/real/test_,handles.py environments.py harbor.py cheats.py)
 
 fuzz: .venv/dev ## Fuzz every reader for SECONDS (60): random changes, then guided by coverage where atheris can be installed.
 	PYTHONPATH=tests .venv/bin/python -m fuzz.fuzzer --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))

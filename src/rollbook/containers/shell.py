@@ -296,10 +296,19 @@ class KeptShell:
         """Return why there is no shell any more: what the runtime said before it ended."""
         if self._error_reader:
             await asyncio.wait({self._error_reader}, timeout=1.0)
-        # docker writes why it could not start a process to its standard output.
-        text = (self._errors or self._first_output).decode(errors="replace")
+        text = (self._errors or await self._read_first_output()).decode(errors="replace")
         what = "ended" if self._session_pid else "did not start"
         return classify_error(f"the container {what}: {summarize_error(text)}")
+
+    async def _read_first_output(self) -> bytes:
+        """Return what came before any shell answered: docker writes there why it could not start a process."""
+        assert self._process
+        assert self._process.stdout
+        if not self._session_pid:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    self._first_output += await self._process.stdout.read(ERROR_BYTES)
+        return bytes(self._first_output)
 
     async def close(self) -> None:
         """Close the pipes; the shell inside sees their end. Never waits long."""
