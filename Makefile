@@ -110,13 +110,17 @@ test-slurm: .venv/dev ## Run the tests that need Slurm, on a private Slurm with 
 	  || echo "make: SLURM COULD NOT BE INSTALLED (apt-get install slurm-wlm munge openssh-server rsync, as root): its tests are skipped" >&2
 	.venv/bin/pytest -rs tests/clusters/slurm tests/clusters/test_ssh.py tests/clusters/test_installer.py
 
-test-containers: .venv/dev ## Run the tests that need containers, with a real podman and an image made here (Debian, as root).
+test-containers: .venv/dev ## Run the tests that need containers, with a real podman and docker and an image made here (Debian, as root).
 	@{ command -v podman && command -v runc && command -v debootstrap; } >/dev/null \
 	  || { apt-get update && apt-get install -y --no-install-recommends podman runc debootstrap uidmap netavark iptables; } >/dev/null 2>&1 \
 	  || echo "make: PODMAN COULD NOT BE INSTALLED (apt-get install podman runc debootstrap, as root): its tests are skipped" >&2
 	@.venv/bin/python tests/containers/real/base_image.py \
 	  || echo "make: NO IMAGE COULD BE MADE: the tests with containers are skipped" >&2
+	@command -v dockerd >/dev/null || apt-get install -y --no-install-recommends docker.io >/dev/null 2>&1 \
+	  || echo "make: DOCKER COULD NOT BE INSTALLED (apt-get install docker.io, as root)" >&2
 	.venv/bin/pytest -rs tests/containers
+	.venv/bin/python tests/containers/real/docker_engine.py \
+	  .venv/bin/pytest -rs $(addprefix tests/containers/real/test_,handles.py environments.py harbor.py cheats.py)
 
 fuzz: .venv/dev ## Fuzz every reader for SECONDS (60): random changes, then guided by coverage where atheris can be installed.
 	PYTHONPATH=tests .venv/bin/python -m fuzz.fuzzer --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rollbook.containers.layers import is_replaced_file, is_replaced_folder, list_layer_changes
+import pytest
+
+from rollbook.containers.layers import is_replaced_file, is_replaced_folder, list_layer_changes, remove_conflict
 
 
 def write(layer: Path, *paths: str) -> None:
@@ -49,3 +51,22 @@ def test_what_took_the_place_of_a_file_or_folder(tmp_path: Path) -> None:
         "link",
         "folder",
     ]
+
+
+def test_what_is_in_the_way_is_removed_and_nothing_outside_the_layer(tmp_path: Path) -> None:
+    upper, outside = tmp_path / "upper", tmp_path / "outside"
+    write(upper, "etc/passwd/x", "etc/group")
+    write(outside, "passwd/x")
+    (upper / "link").symlink_to(outside)
+    for path in ("/etc/passwd", "/etc/group", "/etc/none", "/link/passwd"):
+        remove_conflict(str(upper), path, is_folder=False)
+    assert sorted(path.name for path in (upper / "etc").iterdir()) == ["group"]
+    assert (outside / "passwd" / "x").is_file()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may hide what lower layers have")
+def test_a_file_in_the_way_of_a_folder_is_replaced_by_an_empty_one(tmp_path: Path) -> None:
+    write(tmp_path, "app")
+    remove_conflict(str(tmp_path), "/app", is_folder=True)
+    assert is_replaced_folder(str(tmp_path / "app"))
+    assert list((tmp_path / "app").iterdir()) == []

@@ -98,3 +98,9 @@ def test_a_build_is_named_by_what_its_folder_holds(tmp_path: Path) -> None:
     second = hash_folder(tmp_path)
     (tmp_path / "data" / "new").chmod(0o755)
     assert len({first, second, hash_folder(tmp_path)}) == 3
+
+
+def test_names_that_are_not_utf_8_are_hashed(tmp_path: Path) -> None:
+    before = hash_folder(tmp_path)
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).touch()
+    assert hash_folder(tmp_path) != before

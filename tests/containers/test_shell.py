@@ -102,12 +102,13 @@ def test_long_output_keeps_both_ends() -> None:
     in_shell(work)
 
 
-def test_a_process_that_cannot_start_is_explained() -> None:
+@pytest.mark.parametrize("stream", [1, 2])  # podman writes its errors to the second, docker some to the first
+def test_a_process_that_cannot_start_is_explained(stream: int) -> None:
     async def main() -> None:
         async def interrupt(script: str) -> None:
             raise AssertionError(script)
 
-        shell = KeptShell(["/bin/sh", "-c", "echo Error: no such image >&2; exit 125"], {}, interrupt)
+        shell = KeptShell(["/bin/sh", "-c", f"exec <&-; echo Error: no such image >&{stream}; exit 125"], {}, interrupt)
         with pytest.raises(ContainerError, match="did not start: Error: no such image"):
             await shell.open(30)
 

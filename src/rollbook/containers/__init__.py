@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rollbook.containers.images import ImageBuild, hash_folder
     from rollbook.containers.owners import Owner, list_own_objects, reap_leftovers
     from rollbook.containers.pristine import SYSTEM_FOLDERS, restore_pristine_files
-    from rollbook.containers.runtime import Runtime, find_runtime
+    from rollbook.containers.runtime import Runtime, client_variables, find_runtime
     from rollbook.containers.shell import CommandResult, KeptShell
 else:
     __getattr__, __dir__ = export_lazily(__name__)
@@ -32,6 +32,7 @@ __all__ = [
     "Mount",
     "Owner",
     "Runtime",
+    "client_variables",
     "find_runtime",
     "forward_into",
     "forward_out",

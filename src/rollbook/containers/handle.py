@@ -24,7 +24,13 @@ from rollbook.containers.control_groups import (
     lift_cpu_quota,
     read_kill_count,
 )
-from rollbook.containers.layers import is_replaced_file, is_replaced_folder, list_layer_changes, measure_folders
+from rollbook.containers.layers import (
+    is_replaced_file,
+    is_replaced_folder,
+    list_layer_changes,
+    measure_folders,
+    remove_conflict,
+)
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
 from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
@@ -257,8 +263,29 @@ class ContainerHandle:
         overwrite = ["--overwrite"] if self._runtime.name == "podman" else []
         # podman keeps the archive in a temporary file, and forgets to remove it.
         with tempfile.TemporaryDirectory(prefix="rollbook-copy-", dir=temporary_root()) as temporary:
-            env = {"TMPDIR": temporary}
-            await self._runtime.require("cp", *overwrite, "-", f"{self.name}:{folder}", stdin=archive, env=env)
+            command, env = ("cp", *overwrite, "-", f"{self.name}:{folder}"), {"TMPDIR": temporary}
+            try:
+                await self._runtime.require(*command, stdin=archive, env=env)
+            except ContainerError as error:
+                if "cannot overwrite" not in str(error) or not await self._remove_conflicts(folder, archive):
+                    raise
+                await self._runtime.require(*command, stdin=archive, env=env)
+
+    async def _remove_conflicts(self, folder: str, archive: bytes | IO[bytes]) -> bool:
+        """Remove what docker would not replace: a folder in place of a file, or the other way round.
+
+        Return whether that could be done: only in the layer of a container that has ended.
+        """
+        upper = (await self._find_layers()).get("UpperDir")
+        if not upper or await self.is_running():
+            return False
+        file = io.BytesIO(archive) if isinstance(archive, bytes) else archive
+        file.seek(0)
+        with tarfile.open(fileobj=file) as tar:
+            for entry in tar:
+                remove_conflict(upper, str(PurePosixPath(folder) / entry.name), is_folder=entry.isdir())
+        file.seek(0)
+        return True
 
     async def download(self, source: str, target: Path, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> None:
         """Copy a file or folder from inside into a folder of this machine; links and devices are left out.

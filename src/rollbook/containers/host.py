@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shutil
 import subprocess
 from contextlib import suppress
@@ -62,7 +63,7 @@ class ContainerHost:
         `name` is that of the rollout, under which its artifacts are kept in the run directory.
         """
         container = await self.prepare(container)
-        artifacts = self._run / "artifacts" / quote(name, safe="") if self._run and name else None
+        artifacts = self._choose_folder(name) if self._run and name else None
         handle = ContainerHandle(self.runtime, container, self._owner, artifacts)
         handle.host = self
         self._handles.add(handle)
@@ -74,6 +75,11 @@ class ContainerHost:
             await asyncio.shield(self.remove(handle))
             raise
         return handle
+
+    def _choose_folder(self, name: str) -> Path:
+        """Return a folder of the run directory that no other attempt has, of whichever worker."""
+        assert self._run
+        return self._run / "artifacts" / f"{quote(name, safe='')}-{secrets.token_hex(4)}"
 
     async def require_disk_space(self) -> None:
         """Raise a ContainerError if the disk of this machine is full: what an agent then could not do is not its fault.

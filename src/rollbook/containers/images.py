@@ -48,9 +48,13 @@ def hash_folder(folder: Path) -> str:
     for path in sorted(folder.rglob("*")):
         status = path.lstat()
         executable = bool(status.st_mode & stat.S_IXUSR)
-        digest.update(f"{path.relative_to(folder)}\0{stat.S_IFMT(status.st_mode)}\0{executable}\0".encode())
+        digest.update(
+            f"{path.relative_to(folder)}\0{stat.S_IFMT(status.st_mode)}\0{executable}\0".encode(
+                errors="surrogateescape"
+            )
+        )
         if path.is_symlink():
-            digest.update(os.readlink(path).encode())
+            digest.update(os.fsencode(os.readlink(path)))
         elif stat.S_ISREG(status.st_mode):
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())

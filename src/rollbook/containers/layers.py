@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -82,6 +83,36 @@ def _find_folders(path: str, layers: Sequence[str]) -> Iterator[str]:
 def _is_opaque(path: str) -> bool:
     with suppress(OSError):
         return os.getxattr(path, OPAQUE, follow_symlinks=False) == b"y"
+    return False
+
+
+def remove_conflict(upper: str, path: str, *, is_folder: bool) -> None:
+    """Remove what is at a path of the layer if it is no folder and should be one, or the other way round.
+
+    A folder in place of something else is empty: what the image has there was removed. A path that leads through a
+    link is left alone, for it could lead out of the layer.
+    """
+    *parents, name = path.strip("/").split("/")
+    folder = upper
+    for parent in parents:
+        folder = f"{folder}/{parent}"
+        if not _is_folder(folder):
+            return
+    place = f"{folder}/{name}"
+    if not os.path.lexists(place) or _is_folder(place) == is_folder or _is_whiteout(os.lstat(place)):
+        return
+    if not is_folder:
+        shutil.rmtree(place)
+        return
+    os.unlink(place)
+    os.mkdir(place, 0o755)
+    os.setxattr(place, OPAQUE, b"y")
+    os.chown(place, os.stat(folder).st_uid, os.stat(folder).st_gid)
+
+
+def _is_folder(path: str) -> bool:
+    with suppress(OSError):
+        return stat.S_ISDIR(os.lstat(path).st_mode)
     return False
 
 

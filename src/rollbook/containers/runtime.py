@@ -49,6 +49,9 @@ _IMAGE_FAULTS = (
 )
 
 
+_ADVICE = re.compile(r"\s*(?:Run|See) 'docker[^']* --help'")
+"""The line that docker adds to every error."""
+
 _GONE = ("no such", "not known", "not found")
 """What the runtimes say of an object that does not exist."""
 
@@ -71,8 +74,10 @@ def summarize_error(text: str) -> str:
 
     >>> summarize_error("Trying...\\nError: no such image\\n\\n")
     'Error: no such image'
+    >>> summarize_error("docker: no such image\\n\\nRun 'docker run --help' for more information\\n")
+    'docker: no such image'
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not _ADVICE.match(line)]
     return (lines[-1] if lines else "it said nothing")[:ERROR_CHARS]
 
 
@@ -176,6 +181,11 @@ def work_folder() -> Path:
     if folder.stat().st_uid != os.getuid():
         raise ContainerError(f"{folder} belongs to another user")
     return folder
+
+
+def client_variables() -> list[str]:
+    """Return the names of our variables by which the runtime's command finds its engine, storage and settings."""
+    return [name for name in os.environ if name.startswith(("DOCKER_", "CONTAINER", "XDG_"))]
 
 
 def temporary_root() -> str:

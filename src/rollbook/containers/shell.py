@@ -170,7 +170,7 @@ class KeptShell:
         self._command, self._env, self._interrupt = list(command), dict(env), interrupt
         self._end_word = new_word()
         self._process: asyncio.subprocess.Process | None = None
-        self._errors = bytearray()
+        self._errors, self._first_output = bytearray(), bytearray()
         self._error_reader: asyncio.Task[None] | None = None
         self._rest = b""
         self._lock = asyncio.Lock()
@@ -288,15 +288,27 @@ class KeptShell:
         data = await self._process.stdout.read(READ_BYTES)
         if not data:
             raise await self._explain_end()
+        if not self._session_pid:
+            self._first_output = (self._first_output + data)[-ERROR_BYTES:]
         return data
 
     async def _explain_end(self) -> ContainerError:
         """Return why there is no shell any more: what the runtime said before it ended."""
         if self._error_reader:
             await asyncio.wait({self._error_reader}, timeout=1.0)
-        text = self._errors.decode(errors="replace")
+        text = (self._errors or await self._read_first_output()).decode(errors="replace")
         what = "ended" if self._session_pid else "did not start"
         return classify_error(f"the container {what}: {summarize_error(text)}")
+
+    async def _read_first_output(self) -> bytes:
+        """Return what came before any shell answered: docker writes there why it could not start a process."""
+        assert self._process
+        assert self._process.stdout
+        if not self._session_pid:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    self._first_output += await self._process.stdout.read(ERROR_BYTES)
+        return bytes(self._first_output)
 
     async def close(self) -> None:
         """Close the pipes; the shell inside sees their end. Never waits long."""

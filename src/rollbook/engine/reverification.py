@@ -95,8 +95,10 @@ class ReverifyResult(msgspec.Struct, frozen=True):
 class Reverifier:
     """Runs a job by reading its stored rollout and calling the verifier: an AttemptRunner without a model."""
 
-    def __init__(self, stored: LineIndex, environments: Mapping[str, EnvironmentRuntime], only: ReverifyOnly) -> None:
-        self._stored, self._environments, self._only = stored, environments, only
+    def __init__(
+        self, stored: LineIndex, artifacts: Path, environments: Mapping[str, EnvironmentRuntime], only: ReverifyOnly
+    ) -> None:
+        self._stored, self._artifacts, self._environments, self._only = stored, artifacts, environments, only
         self.verified = 0
 
     async def run_attempt(self, job: RolloutJob, round_number: int) -> AttemptResult:
@@ -118,8 +120,10 @@ class Reverifier:
         self.verified += 1
         rollout.score = rollout.failure = None
         rollout.role_calls = [call for call in rollout.role_calls if not call.in_verification]
+        environment = self._environments[rollout.task.env]
         try:
-            rollout.score = await self._environments[rollout.task.env].verify(rollout.task, rollout)
+            rollout.outcome = await environment.repeat_outcome(rollout.task, rollout, self._artifacts)
+            rollout.score = await environment.verify(rollout.task, rollout)
         except RolloutFailed as failed:
             rollout.failure = Failure.from_error(failed)
             return rollout, failed
@@ -291,7 +295,7 @@ async def reverify(
         book = open_or_create_book(old, envs, only, out, display, roles.meaning)
         round_ = book.open_round(judged)
         try:
-            verifier = await _verify_all(book, round_, stored, only, display, roles)
+            verifier = await _verify_all(book, round_, stored, old.path / "artifacts", only, display, roles)
         except EndpointDown as error:
             cause = str(error).partition("; check the server")[0]
             raise EndpointDown(f"{cause}; check the server, then run the same command again", error.reasons) from None
@@ -321,16 +325,17 @@ def find_reward_changes(old: Book, new: Book) -> Iterator[RewardChange]:
 
 
 def attempt_budgets(only: ReverifyOnly) -> dict[str, int]:
-    """Return one attempt per kind, for the same text gets the same verdict; only a model may be available again."""
-    of_models = {kind for kind, row in FAILURE_KINDS.items() if row.in_verification and row.side == "infra"}
-    of_models.add("role_error")
-    return {kind: row.attempts if kind in of_models and only != "scored" else 1 for kind, row in FAILURE_KINDS.items()}
+    """Return one attempt per kind: the same text gets the same verdict. A model or a container may work later."""
+    passing = {kind for kind, row in FAILURE_KINDS.items() if row.in_verification and row.side == "infra"}
+    passing |= {"role_error", "container_error"}
+    return {kind: row.attempts if kind in passing and only != "scored" else 1 for kind, row in FAILURE_KINDS.items()}
 
 
 async def _verify_all(
     book: Book,
     round_: Round,
     stored: LineIndex,
+    artifacts: Path,
     only: ReverifyOnly,
     display: Display,
     roles: RoleClients | None = None,
@@ -349,7 +354,7 @@ async def _verify_all(
     async with open_environments(
         manifest.environments, manifest.limits, run=book.path, hosts=hosts, roles=roles, playing=False
     ) as environments:
-        verifier = Reverifier(stored, environments, only)
+        verifier = Reverifier(stored, artifacts, environments, only)
         worker = Worker(jobs, verifier, FixedLimit(CONCURRENCY), round_.number, attempt_budgets(only))
         display.start(counter.requested)
         await jobs.run_worker(worker, lambda: display.update(counter.progress(worker)))

@@ -21,7 +21,7 @@ from rollbook.environments.tools import tool_methods
 from rollbook.errors import UsageError
 
 if TYPE_CHECKING:
-    from rollbook.containers import CommandResult, Container, ContainerHandle
+    from rollbook.containers import CommandResult, Container, ContainerHandle, ContainerHost
     from rollbook.environments.judge import Judge
     from rollbook.models import AskModel
 
@@ -34,6 +34,9 @@ EnvironmentState: TypeAlias = Any
 
 ReplyMessage: TypeAlias = str | Message | None
 """The reply of an environment; None ends the conversation."""
+
+OpenContainers: TypeAlias = "Callable[[], Awaitable[ContainerHost]]"
+"""Returns what starts containers; the first call finds the runtime of this machine."""
 
 _ARGUMENTS = "__rollbook_arguments__"
 
@@ -191,6 +194,15 @@ class Environment:
 
         Called before `open`, and with `verify_needs_server` before `verify`; their deadlines do not count the waiting.
         """
+
+    async def repeat_outcome(
+        self, task: Task, rollout: Rollout, open_containers: OpenContainers, artifacts: Path
+    ) -> JSON:
+        """Return the outcome that `rollbook reverify` scores: the stored one, unless the environment can repeat it.
+
+        `artifacts` is the folder in which the run keeps what rollouts left.
+        """
+        return rollout.outcome
 
     def container_for(self, task: Task) -> Container | None:
         """Return the container of a task's rollouts, where not every task has the same one."""

@@ -16,7 +16,7 @@ import msgspec
 from rollbook.book import MediaStore
 from rollbook.core import JSON, JUDGE, EnvironmentSpec, Limits, Rollout, Score, Settings, Task, as_score, derive_seed
 from rollbook.environments.calls import EnvironmentCall, RolloutRecord
-from rollbook.environments.environment import Environment, source_folder
+from rollbook.environments.environment import Environment, overrides, source_folder
 from rollbook.environments.judge import Judge
 from rollbook.environments.pool import EnvironmentProcessPool, SessionLost
 from rollbook.environments.roles.caller import RoleCaller
@@ -27,6 +27,7 @@ from rollbook.environments.session import (
     LoopSession,
     ProcessSession,
     StatelessSession,
+    await_contained,
     await_with_deadline,
     tool_names,
 )
@@ -45,6 +46,9 @@ from rollbook.errors import (
 if TYPE_CHECKING:
     from rollbook.containers import ContainerHandle, ContainerHost
     from rollbook.environments.mcp import McpServers
+
+REPEATS_AT_ONCE = 8
+"""How many stored rollouts are judged again in containers at the same time."""
 
 CLOSING_S = 5.0
 """How long the runtime waits at its end for states that are being closed."""
@@ -88,6 +92,8 @@ class EnvironmentRuntime:
         self._closing: set[asyncio.Task[None]] = set()
         self._verify_slots = make_semaphore(None)
         self._state_slots = make_semaphore(None)
+        self._repeat_slots = asyncio.Semaphore(REPEATS_AT_ONCE)
+        self._opening = asyncio.Lock()
         self._started = False
 
     async def open(self) -> None:
@@ -127,6 +133,25 @@ class EnvironmentRuntime:
             await self._containers.open()
         except (UsageError, ContainerError) as error:
             raise UsageError(f"environment {self.spec.spec} cannot start: {error}") from None
+
+    async def repeat_outcome(self, task: Task, rollout: Rollout, artifacts: Path) -> JSON:
+        """Return the outcome of a stored rollout, decided again where the environment can do that."""
+        if self._environment is None or not overrides(type(self._environment), "repeat_outcome"):
+            return rollout.outcome
+        async with self._repeat_slots:
+            work = self._environment.repeat_outcome(self._own_task(task), rollout, self._find_containers, artifacts)
+            return await await_contained(work, "verify", "verifier_error")
+
+    async def _find_containers(self) -> ContainerHost:
+        """Return the containers of this process; the first who asks opens them."""
+        async with self._opening:
+            if self._containers is None:
+                try:
+                    await self._open_containers()
+                except UsageError as error:
+                    raise ContainerError(str(error)) from None
+        assert self._containers
+        return self._containers
 
     async def _start_mcp_servers(self, environment: Environment) -> None:
         """Start the MCP servers of the environment; their tools must be those of the start of the run."""

@@ -15,6 +15,8 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from rollbook.containers import ContainerHost, Owner, find_runtime
 from rollbook.containers.owners import OWNER_LABEL, is_dead
 from rollbook.containers.runtime import RUNTIME_VARIABLE
@@ -23,6 +25,7 @@ RUNTIME = os.environ.get(RUNTIME_VARIABLE) or "podman"
 IMAGE = "localhost/rollbook-test/debian:1"
 PACKAGES = "python3-minimal,tar"
 
+podman_only = pytest.mark.skipif(RUNTIME != "podman", reason="docker does this in another way, or itself")
 
 WithHost = Callable[[Callable[[ContainerHost], Awaitable[None]]], None]
 

@@ -14,14 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from base_image import IMAGE, RUNTIME, WithHost, list_left, list_of
+from base_image import IMAGE, RUNTIME, WithHost, list_left, list_of, podman_only
 
 from rollbook.containers import Container, ContainerHost, ImageBuild, find_runtime, list_own_objects
 from rollbook.containers.owners import OWNER_LABEL
 from rollbook.errors import ContainerError, ImageError
 
 OWN = Container(image=IMAGE, memory_mb=128)
-podman_only = pytest.mark.skipif(RUNTIME != "podman", reason="docker's engine looks after this itself")
 
 
 def test_commands_run_in_a_container_with_limits_and_without_network(with_host: WithHost) -> None:

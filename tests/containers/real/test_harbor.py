@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from base_image import RUNTIME, list_left
+from base_image import RUNTIME, list_left, podman_only
 
 import rollbook
 from rollbook.containers import ImageBuild
@@ -64,7 +65,7 @@ def test_nobody_gets_a_reward_for_nothing(tmp_path: Path) -> None:
         ("late-tests", "verifier_timeout", 2, "longer than 1 s"),
         ("broken-build", "image_error", 1, "Dockerfile cannot be built"),
         ("missing-image", "image_error", 1, "localhost/rollbook-test/none:1"),
-        ("missing-workdir", "image_error", 1, "/nowhere"),
+        pytest.param("missing-workdir", "image_error", 1, "/nowhere", marks=podman_only),  # docker makes the folder
         ("never-healthy", "container_error", 3, "healthcheck failed 3 times: exit code 1: ill"),
     ],
 )
@@ -423,6 +424,42 @@ def test_a_run_is_extended_and_scored_again_by_another_reward(tmp_path: Path) ->
     assert [(score.reward, score.parts) for score in scores if score] == [(1.0, {"reward": 1.0})] * 2
 
 
+def reverify(run: Path, out: Path) -> tuple[list[float], list[str]]:
+    """Score a run again; return its rewards and failures."""
+    command = [sys.executable, "-m", "rollbook", "reverify", str(run), "-o", str(out)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Traceback" not in ended.stderr, ended.stderr
+    assert list_left() == []
+    book = rollbook.load(out)
+    failures = [f"{failure.kind}: {failure.message}" for _, _, failure in book.failures()]
+    return [rollout.score.reward for rollout in book.rollouts() if rollout.score], failures
+
+
+def test_separate_tests_run_again_from_the_artifacts_of_the_run(tmp_path: Path) -> None:
+    task, run = tmp_path / "separate-tests", tmp_path / "run"
+    shutil.copytree(TASKS / "separate-tests", task)
+    rollbook.run(f"harbor:{task}", agent="oracle", samples=2, out=str(run), allow_shortfall=True)
+    test = task / "tests" / "test.sh"
+    test.write_text(test.read_text() + "\necho 0.25 > /logs/verifier/reward.txt\n")
+    assert reverify(run, tmp_path / "again") == ([0.25, 0.25], [])
+    kept = next(path for path in (run / "artifacts").glob("*/artifacts/**/*") if path.is_file())
+    kept.write_text("forged")
+    rewards, (failure,) = reverify(run, tmp_path / "forged")
+    assert rewards == [0.25]
+    assert re.fullmatch("verifier_error: the artifacts in .* were changed or removed", failure)
+
+
+def test_tests_do_not_run_again_without_an_artifact_that_was_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollbook.environments.harbor.artifacts.MAX_ARTIFACT_BYTES", 10)
+    run = tmp_path / "run"
+    play(run, TASKS / "separate-tests", "oracle")
+    rewards, (failure,) = reverify(run, tmp_path / "again")
+    assert rewards == []
+    assert failure.startswith("verifier_error: the run does not keep the artifact /app/answer.txt")
+
+
 @pytest.mark.parametrize(
     ("task", "word"), [("tool-server", "green-root---polite"), ("tool-server-by-url", "green-by-url")]
 )
@@ -470,6 +507,7 @@ def test_an_mcp_server_that_does_not_start_is_a_failure(
     assert list_left() == []
 
 
+@podman_only
 def test_every_rollout_is_accounted_for_and_nothing_is_left_after_kills_at_random() -> None:
     benchmark = Path(__file__).parents[3] / "benchmarks" / "containers.py"
     command = [sys.executable, str(benchmark), "--soak", "--rollouts", "12", "--seed", "3"]

@@ -11,11 +11,13 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from rollbook.containers import ContainerHandle
+from rollbook.containers import ContainerHandle, hash_folder
 from rollbook.environments.harbor.task_files import Artifact, artifact_source
 from rollbook.environments.harbor.verification import LOGS, KeptArtifact
+from rollbook.errors import RolloutFailed
 
 MAX_ARTIFACT_BYTES = 64 << 20
+KEPT_FOLDER = "artifacts"
 PUBLISHED = f"{LOGS}/artifacts"
 """The folder in which an agent may leave anything: always kept."""
 
@@ -25,6 +27,40 @@ class CollectedArtifacts(msgspec.Struct):
 
     found: list[KeptArtifact] = []
     notes: list[str] = []
+    missing: list[str] = []
+    """The paths inside at which nothing was."""
+
+
+class ArtifactsRecord(msgspec.Struct):
+    """What the run directory keeps of a step: enough to run its separate tests again. A field of an outcome."""
+
+    folder: str
+    """The folder, relative to that of all artifacts of the run."""
+    digest: str
+    places: dict[str, str]
+    """Where each artifact is in the folder, by its path inside; empty if there was nothing."""
+
+
+def record_artifacts(collected: CollectedArtifacts, everything: Path, kept: Path) -> ArtifactsRecord:
+    """Return the record of artifacts that are kept; one that was too large to be kept has no place in it."""
+    folder = kept / KEPT_FOLDER
+    places = {each.source: str(each.place.relative_to(folder)) for each in collected.found}
+    places |= dict.fromkeys(collected.missing, "")
+    return ArtifactsRecord(str(folder.relative_to(everything)), hash_folder(folder), places)
+
+
+def find_recorded(record: ArtifactsRecord | None, wanted: list[str | Artifact], everything: Path) -> list[KeptArtifact]:
+    """Return the artifacts that a run keeps of a step; RolloutFailed says which is not there as it was."""
+    if record is None:
+        raise RolloutFailed("verifier_error", "verify", "the run keeps no artifacts of this rollout")
+    for artifact in [*wanted, PUBLISHED]:
+        if artifact_source(artifact) not in record.places:
+            why = f"the run does not keep the artifact {artifact_source(artifact)}, so the tests cannot run again"
+            raise RolloutFailed("verifier_error", "verify", why)
+    folder = everything / record.folder
+    if hash_folder(folder) != record.digest:
+        raise RolloutFailed("verifier_error", "verify", f"the artifacts in {folder} were changed or removed")
+    return [KeptArtifact(source, folder / place) for source, place in record.places.items() if place]
 
 
 @asynccontextmanager
@@ -33,7 +69,7 @@ async def keep_artifacts(
 ) -> AsyncIterator[CollectedArtifacts]:
     """Copy artifacts to `kept`, or to a folder that lasts as long as the context without a run directory."""
     with tempfile.TemporaryDirectory(prefix="rollbook-artifacts-") as temporary:
-        yield await _copy(handle, artifacts, (kept or Path(temporary)) / "artifacts")
+        yield await _copy(handle, artifacts, (kept or Path(temporary)) / KEPT_FOLDER)
 
 
 async def _copy(handle: ContainerHandle, artifacts: list[str | Artifact], folder: Path) -> CollectedArtifacts:
@@ -45,6 +81,10 @@ async def _copy(handle: ContainerHandle, artifacts: list[str | Artifact], folder
         place = folder / wanted.strip("/")
         try:
             await _copy_one(handle, source, place, renamed=wanted != source)
+        except FileNotFoundError as error:
+            collected.missing.append(source)
+            collected.notes.append(f"artifact {source}: {str(error)[:200]}")
+            continue
         except (OSError, ValueError, tarfile.TarError) as error:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise
@@ -52,6 +92,8 @@ async def _copy(handle: ContainerHandle, artifacts: list[str | Artifact], folder
             continue
         if place.exists():
             collected.found.append(KeptArtifact(source, place))
+        else:
+            collected.missing.append(source)
     return collected
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from rollbook.containers import CommandResult, Container, ContainerHandle, hash_folder
+from rollbook.containers import CommandResult, Container, ContainerHandle, ContainerHost, hash_folder
 from rollbook.core import JSON, Rollout, Score, Task
-from rollbook.environments.environment import SERVERS_FIELD, Environment
-from rollbook.environments.harbor.artifacts import keep_artifacts
+from rollbook.environments.environment import SERVERS_FIELD, Environment, OpenContainers
+from rollbook.environments.harbor.artifacts import ArtifactsRecord, find_recorded, keep_artifacts, record_artifacts
 from rollbook.environments.harbor.healthchecks import longest_wait_s, wait_until_healthy
 from rollbook.environments.harbor.refusals import find_refusals
 from rollbook.environments.harbor.rewards import choose_reward, combine_rewards, misses_reward
@@ -31,6 +32,7 @@ from rollbook.environments.harbor.verification import (
     SETUP_S,
     TESTS,
     VERIFIER_LOGS,
+    KeptArtifact,
     TestsResult,
     run_separate_tests,
     run_shared_tests,
@@ -48,6 +50,7 @@ class StepOutcome(msgspec.Struct):
     name: str
     tests: TestsResult
     notes: list[str] = []
+    artifacts: ArtifactsRecord | None = None
 
 
 class HarborState(msgspec.Struct):
@@ -196,6 +199,30 @@ class Harbor(Environment):
             await finish_step(state)
         return {"steps": msgspec.to_builtins(state.done)}
 
+    async def repeat_outcome(
+        self, task: Task, rollout: Rollout, open_containers: OpenContainers, artifacts: Path
+    ) -> JSON:
+        """Run the tests again that have a container of their own, as the task folder has them now."""
+        stored = msgspec.convert(rollout.outcome["steps"], list[StepOutcome])
+        present = read_task(self._find_folder(task))
+        if not any(step.verifier.is_separate for step in present.steps):
+            return rollout.outcome
+        for line in find_refusals(present, allow_network=self._allow_network):
+            raise RolloutFailed("verifier_error", "verify", line)
+        digest = await asyncio.to_thread(hash_folder, present.folder)
+        steps = await repeat_steps(open_containers, present, stored, artifacts)
+        return {"steps": msgspec.to_builtins(steps), "digest": digest}
+
+    def _find_folder(self, task: Task) -> Path:
+        """Return the folder of a task in our path; where the plan found it, if a relative path leads nowhere now."""
+        stored = Path(task.fields["folder"])
+        if not self._path.exists():
+            return stored
+        for folder in find_task_folders(self._path):
+            if folder.name == stored.name:
+                return folder
+        raise RolloutFailed("verifier_error", "verify", f"harbor:{self._path} has no task {stored.name}")
+
     async def verify(self, task: Task, rollout: Rollout) -> Score:
         """Score what the tests decided; tests without a reward are a failure, never a zero."""
         steps = msgspec.convert(rollout.outcome["steps"], list[StepOutcome])
@@ -266,8 +293,7 @@ async def advance(state: HarborState) -> str | None:
         return None
     step = state.step
     await finish_step(state)
-    tests = state.done[-1].tests
-    if tests.failure or misses_reward(tests.rewards, step.min_reward):
+    if _ends_rollout(state.done[-1], step):
         state.stopped = True
         return None
     if not step.verifier.is_separate:
@@ -293,14 +319,54 @@ async def finish_step(state: HarborState) -> None:
     kept = handle.artifacts / "steps" / step.name if handle.artifacts and step.name else handle.artifacts
     async with keep_artifacts(handle, step.artifacts, kept) as artifacts:
         if step.verifier.is_separate:
-            image = state.task.verifier_image(step)
-            container = make_container(image.table, image.image, image.build)
-            tests = await run_separate_tests(handle.host, container, image.bundled, step, kept, artifacts.found)
+            tests = await judge_separately(handle.host, state.task, step, kept, artifacts.found)
             if step is not state.steps[-1]:
                 await handle.restart()
         else:
             tests = await run_shared_tests(handle, step, kept, with_services=state.task.starts_services(step))
-    state.done.append(StepOutcome(step.name, tests, [*filter(None, notes), *artifacts.notes]))
+    outcome = StepOutcome(step.name, tests, [*filter(None, notes), *artifacts.notes])
+    if handle.artifacts and kept:
+        outcome.artifacts = await asyncio.to_thread(record_artifacts, artifacts, handle.artifacts.parent, kept)
+    state.done.append(outcome)
+
+
+async def judge_separately(
+    host: ContainerHost, task: HarborTask, step: TaskStep, kept: Path | None, artifacts: list[KeptArtifact]
+) -> TestsResult:
+    """Run the tests of a step in the container that the task has for them."""
+    image = task.verifier_image(step)
+    container = make_container(image.table, image.image, image.build)
+    return await run_separate_tests(host, container, image.bundled, step, kept, artifacts)
+
+
+async def repeat_steps(
+    open_containers: OpenContainers, task: HarborTask, stored: list[StepOutcome], everything: Path
+) -> list[StepOutcome]:
+    """Run the separate tests of a stored rollout again; a step whose tests share its container is as stored.
+
+    RolloutFailed if a step now passes that ended the rollout, because nothing is known of the later ones.
+    """
+    done: list[StepOutcome] = []
+    for outcome in stored:
+        step = next((each for each in task.steps if each.name == outcome.name), None)
+        if step is None:
+            raise RolloutFailed("verifier_error", "verify", f"{task.folder} has no step {outcome.name!r} any more")
+        if step.verifier.is_separate:
+            artifacts = await asyncio.to_thread(find_recorded, outcome.artifacts, step.artifacts, everything)
+            tests = await judge_separately(await open_containers(), task, step, None, artifacts)
+            done.append(msgspec.structs.replace(outcome, tests=tests))
+        else:
+            done.append(outcome)
+        if _ends_rollout(done[-1], step):
+            break
+        if _ends_rollout(outcome, step) and step is not task.steps[-1]:
+            why = f"step {step.name} now gets its reward, but the agent did not play the next one: start a new run"
+            raise RolloutFailed("verifier_error", "verify", why)
+    return done
+
+
+def _ends_rollout(outcome: StepOutcome, step: TaskStep) -> bool:
+    return bool(outcome.tests.failure) or misses_reward(outcome.tests.rewards, step.min_reward)
 
 
 async def run_collect(handle: ContainerHandle, collect: Collect) -> str:

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rollbook.containers import ContainerHandle, forward_out
+from rollbook.containers import ContainerHandle, client_variables, forward_out
 from rollbook.core import JSON
 from rollbook.environments.environment import McpServer
 from rollbook.environments.harbor.task_files import McpTable
@@ -71,7 +71,8 @@ class TaskServers:
             )
             return McpServer(url=address._replace(netloc=f"127.0.0.1:{port}").geturl(), name=table.name)
         assert table.command
-        return McpServer(command=self._handle.exec_command([table.command, *table.args], user=user), name=table.name)
+        command = self._handle.exec_command([table.command, *table.args], user=user)
+        return McpServer(command=command, env=client_variables(), name=table.name)
 
     async def _list(self, session: McpSession, table: McpTable) -> list[JSON]:
         try:
