@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from rollbook.book.heartbeats import make_presence, read_presences, read_start_time, write_heartbeat
 from rollbook.book.leases import WorkerMonitor
@@ -102,3 +105,15 @@ def test_a_worker_elsewhere_is_gone_after_its_counter_stood_still_for_long_enoug
 
 def test_who_left_is_gone() -> None:
     assert WorkerMonitor().is_gone("x", msgspec.structs.replace(make_presence(1), state="left"))
+
+
+@pytest.mark.parametrize(
+    ("host", "short"),
+    [("gpu-7.cluster.example", "gpu-7"), ("a_b c", "abc"), ("x" * 30, "x" * 24), ("___", "host"), ("", "host")],
+)
+def test_a_worker_is_named_after_its_machine(monkeypatch: pytest.MonkeyPatch, host: str, short: str) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    first, second = make_presence(1), make_presence(1)
+    assert re.fullmatch(rf"{short}-{os.getpid()}-[0-9a-f]{{8}}", first.id)
+    assert first.id != second.id
+    assert (first.host, first.pid, first.round, first.place) == (host, os.getpid(), 1, "")

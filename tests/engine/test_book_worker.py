@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rollbook.book import ChunkClaimer, Claim, CountedLines, Leases, PeerMonitor, WorkerMonitor
@@ -290,3 +291,22 @@ def test_a_heartbeat_that_cannot_be_written_ends_the_work(tmp_path: Path, monkey
             await shift.leave()
 
     asyncio.run(asyncio.wait_for(part(), 30))
+
+
+def test_cached_tokens_of_durable_rollouts_are_reported(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=4)
+    round_ = open_round(book)
+
+    async def part() -> tuple[int, int]:
+        shift = BookJobSource(book, round_)
+        await shift.join()
+        for cached in (None, 2, 9, -1):
+            job = await shift.next()
+            assert job
+            rollout = scored(book, job.row, job.sample)
+            rollout.turns = [msgspec.structs.replace(rollout.turns[0], cached_tokens=cached)]
+            await shift.mark(job, rollout, True)
+        await shift.leave()
+        return shift.presence.prompt_tokens, shift.presence.cached_tokens
+
+    assert asyncio.run(part()) == (3 * 3, 2 + 3 + 0)

@@ -283,3 +283,14 @@ def test_hooks_of_a_run_that_cannot_be_read_end_with_one_line(tmp_path: Path) ->
 def test_an_exception_is_described_on_one_line() -> None:
     assert hooks._describe(ValueError("a\n b")) == "ValueError: a b"
     assert hooks._describe(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+def test_hooks_that_were_given_up_are_not_called_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    told = Told()
+    loop = hooks.HookLoop(tmp_path, hooks.Hooks(on_progress=told.progress.append), said.append)
+    for given_up in (False, True):
+        loop.given_up = given_up
+        loop._call("on_progress", told.progress.append, "now")
+        loop._call("on_end", None, "now")
+    assert (told.progress, said) == (["now"], [])

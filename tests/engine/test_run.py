@@ -15,6 +15,7 @@ import pytest
 from rollbook import Shortfall, plan, run, run_async
 from rollbook.book import Book, make_presence, read_status, rollouts, write_heartbeat
 from rollbook.core import Sampling, Settings, derive_seed
+from rollbook.engine.book_worker import BookJobSource
 from rollbook.engine.progress import Progress, SilentDisplay
 from rollbook.engine.request import Request
 from rollbook.engine.runs import RunResult, extend, plan_request, resume, run_request, work
@@ -371,18 +372,41 @@ def test_a_start_that_fails_before_any_rollout_can_be_tried_again_with_the_same_
     assert run(env, script, out=out).report.scored == 10
 
 
+class Shown(SilentDisplay):
+    """A display that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[Any] = []
+
+    def start(self, total: int, pending: int | None = None) -> None:
+        self.shown.append((total, pending))
+
+    def update(self, progress: Progress) -> None:
+        self.shown.append(progress)
+
+
+def make_request(folder: Path) -> Request:
+    return Request(env=write_sums(folder), model=[write_script(folder)], out=str(folder / "run"), samples=2)
+
+
 def test_a_display_is_shown_how_a_run_begins_and_ends(tmp_path: Path) -> None:
-    shown: list[Any] = []
-
-    class Shown(SilentDisplay):
-        def start(self, total: int, pending: int | None = None) -> None:
-            shown.append((total, pending))
-
-        def update(self, progress: Progress) -> None:
-            shown.append(progress)
-
-    request = Request(env=write_sums(tmp_path), model=[write_script(tmp_path)], out=str(tmp_path / "run"), samples=2)
-    run_request(request, Shown())
-    last = shown[-1]
-    assert shown[0] == (20, 20)
+    display = Shown()
+    run_request(make_request(tmp_path), display)
+    first, *_, last = display.shown
+    assert first == (20, 20)
     assert (last.requested, last.scored, last.pending, last.failed, last.in_flight) == (20, 20, 0, {}, 0)
+
+
+def test_a_display_is_shown_the_last_numbers_however_the_work_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise BookError("the disk is gone")
+
+    monkeypatch.setattr(BookJobSource, "run_worker", fail)
+    display = Shown()
+    with pytest.raises(BookError, match="the disk is gone"):
+        run_request(make_request(tmp_path), display)
+    first, last = display.shown
+    assert first == (20, 20)
+    assert (last.requested, last.scored, last.in_flight) == (20, 0, 0)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from rollbook.book import Book
-from rollbook.core import Settings
+from rollbook.core import Round, Settings
 from rollbook.engine import worker_pool
 from rollbook.engine.progress import Progress
 from rollbook.engine.request import Request, update_settings
-from rollbook.engine.runs import plan_request, work
+from rollbook.engine.runs import plan_request, run_round, work
 from rollbook.engine.worker_pool import REPLACEMENTS_PER_WORKER, ExitStatus, WorkerPool
-from rollbook.errors import Stopped, UsageError
+from rollbook.errors import Shortfall, Stopped, UsageError
 from support.alive import eventually
 from support.sums import write_script, write_sums
 
@@ -215,3 +216,16 @@ def test_workers_are_killed_if_the_pool_itself_fails(book: Book, monkeypatch: py
     with pytest.raises(RuntimeError, match="a defect"):
         worked(book, held)
     assert all(worker.killed for worker in workers)
+
+
+def test_workers_that_are_started_elsewhere_work_on_the_last_round(book: Book) -> None:
+    book.open_round(update_settings(Settings(), {"workers": 3}))
+    rounds: list[int] = []
+
+    def make_factory(_: Book, round_: Round) -> Callable[[int], FakeWorker]:
+        rounds.append(round_.number)
+        return lambda number: FakeWorker(ExitStatus(0, ""))
+
+    with pytest.raises(Shortfall):
+        run_round(book, Said(), make_factory)
+    assert rounds == [2]

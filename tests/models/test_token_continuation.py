@@ -224,3 +224,42 @@ def test_an_address_outside_the_api_keeps_its_query(base: str, url: str) -> None
     replica = Tokenizer(200, b"")
     replica.base = base
     assert str(token_continuation.make_server_url(replica, "tokenize")) == url  # type: ignore[arg-type]
+
+
+def test_a_rendering_that_fails_proves_nothing_whichever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def make_prompt(failing: int) -> list[int] | Unproven:
+        made = iter(range(9))
+
+        async def tokenize(replica: object, body: Any) -> list[int] | Unproven:
+            return Unproven("odd") if next(made) == failing else [1]
+
+        async def needs_text(self: object, replica: object) -> bool:
+            return False
+
+        monkeypatch.setattr(token_continuation, "_tokenize", tokenize)
+        monkeypatch.setattr(token_continuation.PromptContinuer, "needs_text_completions", needs_text)
+        monkeypatch.setattr(token_continuation, "continuation", lambda turn, renders, called_tools: [7])
+        previous = AnsweredCall(ASK, Completion(Message("assistant", "42"), Turn([1], [2], [-0.5])))
+        continuer = token_continuation.PromptContinuer(print)
+        messages = [*ASK, Message("assistant", "42"), MORE]
+        replica: Any = Tokenizer(200, b"")
+        return await continuer.make_prompt(replica, "m", previous, messages, Sampling(), ())
+
+    found = [asyncio.run(make_prompt(failing)) for failing in range(6)]
+    assert found[-1] == [7]  # none fails
+    assert found[:-1] == [Unproven("odd")] * 5
+
+
+def test_the_ids_of_the_stand_in_are_asked_for_until_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[list[int] | Unproven] = [Unproven("odd"), [7, 8], [9]]
+
+    async def tokenize(replica: object, body: Any) -> list[int] | Unproven:
+        assert body == {"model": "m", "prompt": token_continuation.STAND_IN_ANSWER, "add_special_tokens": False}
+        return answers.pop(0)
+
+    async def go() -> list[list[int] | Unproven]:
+        continuer, replica = token_continuation.PromptContinuer(print), Tokenizer(200, b"")
+        return [await continuer._stand_in_ids(replica, "m") for _ in range(3)]  # type: ignore[arg-type]
+
+    monkeypatch.setattr(token_continuation, "_tokenize", tokenize)
+    assert asyncio.run(go()) == [Unproven("odd"), [7, 8], [7, 8]]
