@@ -7,6 +7,7 @@ image. A task of several steps starts the program again for each.
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 import signal
 from collections.abc import Sequence
@@ -144,7 +145,8 @@ async def _was_killed(result: CommandResult, container: ContainerHandle) -> bool
     """Return whether code inside killed the program; LimitReached if it exceeded a limit of the container."""
     if result.timed_out or not result.exit_code:
         return False
-    if limit := await container.find_limit():
+    # The container is alive, so nobody outside ended the program: every kill because of memory may be why it failed.
+    if limit := await container.find_limit(within_s=math.inf):
         raise LimitReached(limit)
     return result.exit_code == KILLED
 
