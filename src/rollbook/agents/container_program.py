@@ -11,7 +11,6 @@ import math
 import shlex
 import signal
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
@@ -31,7 +30,7 @@ from rollbook.agents.program import (
 from rollbook.containers import CommandResult, ContainerHandle, forward_into
 from rollbook.core import Message, Rollout, encode_pretty
 from rollbook.environments import SERVERS_FIELD, ContainerSession
-from rollbook.errors import ContainerError, ContextFull, LimitReached, UsageError
+from rollbook.errors import ClientKilled, ContainerError, ContextFull, LimitReached, UsageError
 from rollbook.models import AskModel
 
 COPIED = "@"
@@ -118,8 +117,11 @@ class ContainerProgram:
             raise
         assert result is not None
         if await _was_killed(result, container) and endpoint.calls:
-            with suppress(ContainerError):
+            try:
                 await _read_answer(rollout, container)
+            except ContainerError as error:
+                if isinstance(error, ClientKilled):
+                    raise
             return  # by what its model had it do: that is scored
         await _read_answer(rollout, container)
         if result.timed_out:

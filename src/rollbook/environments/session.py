@@ -30,7 +30,15 @@ from rollbook.environments.pool import EnvironmentProcess, EnvironmentProcessPoo
 from rollbook.environments.roles.caller import RoleCaller
 from rollbook.environments.roles.role_model import use_role_asker
 from rollbook.environments.tools import Toolbox, ToolOutput, read_offered_tools
-from rollbook.errors import ContainerError, ContextFull, LimitReached, RollbookError, RolloutFailed, Stopped
+from rollbook.errors import (
+    ClientKilled,
+    ContainerError,
+    ContextFull,
+    LimitReached,
+    RollbookError,
+    RolloutFailed,
+    Stopped,
+)
 from rollbook.models import AskModel
 from rollbook.processes import CANCEL_GRACE_S, ENVIRONMENT_CODE_TASK
 
@@ -420,6 +428,8 @@ async def blame_agent(container: ContainerHandle | None) -> AsyncIterator[None]:
     try:
         yield
     except (ContainerError, RolloutFailed) as error:
+        if isinstance(error, ClientKilled):
+            raise
         failed = isinstance(error, ContainerError) or error.kind == "container_error"
         if failed and container is not None and (limit := await container.find_limit()):
             raise LimitReached(limit) from None
