@@ -23,6 +23,7 @@ from rollbook.environments.environment import (
     Environment,
     EnvironmentState,
     as_message,
+    choose_container,
     run_in_shell,
     takes_container,
 )
@@ -220,7 +221,8 @@ class LoopSession(ContainerSession):
                 await await_with_deadline(connecting, MCP_START_S, "mcp", "environment_error", "environment_error")
         environment = self._environment
         # In a thread: reading and hashing the files of a task takes long, and the loop serves every rollout.
-        await self.start_container(await asyncio.to_thread(environment.container_for, task))
+        choosing = asyncio.to_thread(choose_container, environment, task)
+        await self.start_container(await await_contained(choosing, "container_for", "environment_error"))
         injected = {"container": self.container} if takes_container(environment.open) else {}
         opening = environment.open(task, **injected)
         if inspect.isawaitable(opening):
