@@ -98,6 +98,12 @@ def find_kill_count(groups: str) -> Path | None:
     return _find_file(groups, "memory", V1_FILE, "memory.events")
 
 
+def list_processes(groups: str) -> list[int]:
+    """Return the processes of a control group by their ids on this machine; OSError if the group is gone."""
+    file = _find_file(groups, "memory", "cgroup.procs", "cgroup.procs")
+    return [int(pid) for pid in file.read_text().split()] if file else []
+
+
 def has_too_many_processes(groups: str) -> bool:
     """Return whether a control group has so many processes that a shell may not start."""
     file = _find_file(groups, "pids", "pids.current", "pids.current")

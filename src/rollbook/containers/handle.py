@@ -24,6 +24,7 @@ from rollbook.containers.control_groups import (
     find_kill_count,
     has_too_many_processes,
 )
+from rollbook.containers.deleted_files import count_deleted_bytes
 from rollbook.containers.layers import is_replaced_file, is_replaced_folder, list_layer_changes
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
@@ -110,9 +111,10 @@ class ContainerHandle:
                 await self._runtime.call("kill", self.name)
 
     async def _count_written(self) -> int:
-        command = ("container", "inspect", "--size", "--format", "{{.SizeRw}}", self.name)
+        command = ("container", "inspect", "--size", "--format", "{{.SizeRw}} {{.State.Pid}}", self.name)
         with suppress(ContainerError, ValueError):
-            return int((await self._runtime.call(*command)).stdout)
+            size, pid = map(int, (await self._runtime.call(*command)).stdout.split())
+            return size + (await asyncio.to_thread(count_deleted_bytes, pid) if pid else 0)
         return 0
 
     async def allow_storage_again(self) -> None:

@@ -138,6 +138,28 @@ def test_a_container_that_dies_is_an_error_and_no_result(with_host: WithHost) ->
     with_host(work)
 
 
+DELETE_AND_WRITE = """python3 -c '
+import os, time
+files = []
+for number in range(5):
+    files.append(open(f"/root/{number}", "wb", buffering=0))
+    os.unlink(f"/root/{number}")
+    files[-1].write(bytes(8000000))
+time.sleep(60)'"""
+
+
+def test_deleted_files_that_are_open_count_as_storage(with_host: WithHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollbook.containers.handle.STORAGE_CHECK_S", 0.5)
+
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(msgspec.structs.replace(OWN, storage_mb=20))
+        with pytest.raises(ContainerError, match="wrote more than storage_mb=20"):
+            await handle.run(DELETE_AND_WRITE, timeout_s=15)
+        assert await handle.find_limit() == "storage_limit"
+
+    with_host(work)
+
+
 EAT_MEMORY = "tail /dev/zero"
 
 
