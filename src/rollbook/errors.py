@@ -19,7 +19,8 @@
     │   ├── SandboxUnsupported  this machine's sandbox does not support these limits
     │   └── SandboxFull         no capacity at the moment
     ├── ContainerError      a container could not be started or used, or ended by itself
-    │   └── ImageError          its image is missing or broken, or cannot be built
+    │   ├── ImageError          its image is missing or broken, or cannot be built
+    │   └── ClientKilled        the runtime's command on this machine was killed: nobody inside can do that
     ├── TestsBroken         tests that fail before they call the code
     ├── ContextFull         the prompt no longer fits the model (policy: scored, truncated)
     ├── LimitReached        a limit of the run ends the conversation (policy: scored, truncated)
@@ -198,6 +199,10 @@ class ContainerError(RollbookError):
 
 class ImageError(ContainerError):
     """The image of a container is missing or broken, or cannot be built: trying again does not help."""
+
+
+class ClientKilled(ContainerError):
+    """The command of the runtime that held our connection was killed on this machine: nobody inside can do that."""
 
 
 class TestsBroken(RollbookError):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -30,20 +33,52 @@ def test_the_file_of_a_group_is_found(
     assert find_kill_count(groups) == (tmp_path / file if file else None)
 
 
-def test_kills_are_counted_and_a_group_that_is_gone_proves_none(
+def test_with_cgroup_v1_the_time_of_the_last_kill_is_known_also_after_the_group_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_groups, "CGROUPS", tmp_path)
     counts = tmp_path / "memory" / "a" / "memory.oom_control"
     counts.parent.mkdir(parents=True)
     counts.write_text("under_oom 0\noom_kill 0\n")
-    watch = MemoryWatch("4:memory:/a\n")
-    assert not watch.saw_kills()
-    counts.write_text("under_oom 0\noom_kill 2\n")
-    assert watch.saw_kills()
-    counts.unlink()
-    assert not watch.saw_kills()
-    watch.close()
+    event = os.eventfd(0, os.EFD_NONBLOCK)
+    monkeypatch.setattr(control_groups, "_request_events", lambda file: event)
+
+    async def watch() -> None:
+        memory = MemoryWatch("4:memory:/a\n")
+        assert (memory.is_active, memory.last_kill_time()) == (True, None)
+        os.eventfd_write(event, 1)
+        await asyncio.sleep(0.1)
+        killed = memory.last_kill_time()
+        assert killed is not None
+        assert abs(time.time() - killed) < 5
+        counts.unlink()
+        os.eventfd_write(event, 1)  # the kernel reports the end of the group
+        await asyncio.sleep(0.1)
+        assert memory.last_kill_time() == killed
+        memory.close()
+
+    asyncio.run(watch())
+
+
+def test_with_cgroup_v2_a_change_of_the_counts_is_a_kill_only_if_their_number_grew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_groups, "CGROUPS", tmp_path)
+    counts = tmp_path / "a" / "memory.events"
+    counts.parent.mkdir(parents=True)
+    counts.write_text("max 0\noom_kill 0\n")
+
+    async def watch() -> None:
+        memory = MemoryWatch("0::/a\n")
+        counts.write_text("max 7\noom_kill 0\n")
+        await asyncio.sleep(0.1)
+        assert (memory.is_active, memory.is_exact, memory.last_kill_time()) == (True, False, None)
+        counts.write_text("max 8\noom_kill 1\n")
+        await asyncio.sleep(0.1)
+        assert memory.last_kill_time() is not None
+        memory.close()
+
+    asyncio.run(watch())
 
 
 def test_the_root_that_a_container_sees_with_cgroup_v2_is_not_taken_for_ours(
@@ -51,7 +86,7 @@ def test_the_root_that_a_container_sees_with_cgroup_v2_is_not_taken_for_ours(
 ) -> None:
     monkeypatch.setattr(control_groups, "CGROUPS", tmp_path)
     (tmp_path / "memory.events").write_text("oom_kill 2\n")
-    assert not MemoryWatch("0::/\n").saw_kills()
+    assert not MemoryWatch("0::/\n").is_active
 
 
 @pytest.mark.parametrize(("current", "most", "full"), [(5, "1024", False), (1000, "1024", True), (1000, "max", False)])

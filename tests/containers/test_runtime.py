@@ -57,20 +57,6 @@ def test_podman_that_would_ignore_limits_is_refused(
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"image": ""},
-        {"image": "i", "memory_mb": 0},
-        {"image": "i", "storage_mb": None},
-        {"image": "i", "network": "host"},
-    ],
-)
-def test_a_container_without_a_bound_is_refused(given: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="Container: "):
-        Container(**given)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
     ("message", "kind"),
     [
         ("Error: localhost/x: image not known", ImageError),

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -13,7 +14,7 @@ import pytest
 
 from rollbook.containers import KeptShell
 from rollbook.containers.shell import MAIN_COMMAND, BoundedOutput, CommandResult, MarkerScanner, quote
-from rollbook.errors import ContainerError
+from rollbook.errors import ClientKilled, ContainerError
 
 
 def in_shell(work: Callable[[KeptShell], Awaitable[None]]) -> None:
@@ -150,3 +151,30 @@ def test_bounded_output_never_holds_more_than_its_bound() -> None:
 def test_a_nul_character_is_refused() -> None:
     with pytest.raises(ValueError, match="NUL"):
         quote("a\0b")
+
+
+def test_a_client_that_is_killed_on_this_machine_is_told_from_a_shell_that_is_killed_inside() -> None:
+    async def work(shell: KeptShell) -> None:
+        running = asyncio.create_task(shell.run("sleep 4", 30))  # it still has the pipe
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        os.kill(shell.pid, signal.SIGKILL)
+        with pytest.raises(ClientKilled, match="killed on this machine"):
+            await running
+        assert time.monotonic() - began < 3
+
+    in_shell(work)
+
+    async def kill_inside() -> None:
+        async def interrupt(script: str) -> None:
+            raise AssertionError(script)
+
+        # Like the command of a runtime, it ends with the exit code of the process inside.
+        client = KeptShell(("/bin/sh", "-c", '/bin/sh -c "$0"; exit $?', MAIN_COMMAND[-1]), {}, interrupt)
+        await client.open(30)
+        with pytest.raises(ContainerError) as caught:
+            await client.run("kill -9 $PPID $$", 30)
+        assert type(caught.value) is ContainerError
+        await client.close()
+
+    asyncio.run(kill_inside())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rollbook import Container, Environment, Rollout, Task, tool
-from rollbook.environments.environment import execution_mode
+from rollbook.environments.environment import choose_container, execution_mode
 from rollbook.environments.registry import load_instance
 from rollbook.errors import UsageError
 
@@ -39,6 +39,25 @@ def test_the_spec_says_how_long_a_container_is_needed(cls: type[Environment], us
     spec = load_instance(cls).spec
     assert spec.container == use
     assert spec.state == ("async" if use else "none")
+
+
+class Named(Bare):
+    container = "debian"  # type: ignore[assignment]
+
+
+def test_something_else_than_a_container_is_refused_before_the_start() -> None:
+    with pytest.raises(UsageError, match=r"Named.container is 'debian', no Container: write Container\(image=...\)"):
+        load_instance(Named)
+
+
+class NamedPerTask(Bare):
+    def container_for(self, task: Task) -> Container:
+        return "debian"  # type: ignore[return-value]
+
+
+def test_something_else_than_a_container_for_a_task_is_named() -> None:
+    with pytest.raises(UsageError, match="container_for returned is 'debian', no Container"):
+        choose_container(NamedPerTask(), Task("a", "b"))
 
 
 class NoContainer(Bare):

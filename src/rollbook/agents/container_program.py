@@ -7,10 +7,10 @@ image. A task of several steps starts the program again for each.
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 import signal
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
@@ -30,7 +30,7 @@ from rollbook.agents.program import (
 from rollbook.containers import CommandResult, ContainerHandle, forward_into
 from rollbook.core import Message, Rollout, encode_pretty
 from rollbook.environments import SERVERS_FIELD, ContainerSession
-from rollbook.errors import ContainerError, ContextFull, LimitReached, UsageError
+from rollbook.errors import ClientKilled, ContainerError, ContextFull, LimitReached, UsageError
 from rollbook.models import AskModel
 
 COPIED = "@"
@@ -117,8 +117,11 @@ class ContainerProgram:
             raise
         assert result is not None
         if await _was_killed(result, container) and endpoint.calls:
-            with suppress(ContainerError):
+            try:
                 await _read_answer(rollout, container)
+            except ContainerError as error:
+                if isinstance(error, ClientKilled):
+                    raise
             return  # by what its model had it do: that is scored
         await _read_answer(rollout, container)
         if result.timed_out:
@@ -144,7 +147,8 @@ async def _was_killed(result: CommandResult, container: ContainerHandle) -> bool
     """Return whether code inside killed the program; LimitReached if it exceeded a limit of the container."""
     if result.timed_out or not result.exit_code:
         return False
-    if limit := await container.find_limit():
+    # The container is alive, so nobody outside ended the program: every kill because of memory may be why it failed.
+    if limit := await container.find_limit(within_s=math.inf):
         raise LimitReached(limit)
     return result.exit_code == KILLED
 

@@ -69,13 +69,21 @@ def _check_failures(rollouts: Sequence[Rollout], check: str, *, verification: bo
 def _check_oracle(rollouts: Sequence[Rollout]) -> Finding:
     missed = [r.task.id for r in rollouts if r.score and r.score.reward <= 0]
     words = f"{len(missed)} solutions get no reward"
-    return make_finding("the solution gets its reward", len(rollouts), missed, "unsound", "every one", words)
+    return _judge_scores("the solution gets its reward", rollouts, missed, "every one", words)
 
 
 def _check_nop(rollouts: Sequence[Rollout]) -> Finding:
     given = [r.task.id for r in rollouts if r.score and r.score.reward > 0]
     words = f"{len(given)} tasks reward an agent that does nothing"
-    return make_finding("doing nothing gets no reward", len(rollouts), given, "unsound", "never", words)
+    return _judge_scores("doing nothing gets no reward", rollouts, given, "never", words)
+
+
+def _judge_scores(check: str, rollouts: Sequence[Rollout], bad: list[str], good: str, words: str) -> Finding:
+    """Return a finding about scores; a task without one has not passed."""
+    unscored = [r.task.id for r in rollouts if not r.score]
+    missing = [f"{len(unscored)} of {len(rollouts)} tasks have no score"] if unscored else []
+    found = "; ".join([*([words] if bad else []), *missing])
+    return make_finding(check, len(rollouts), [*bad, *unscored], "unsound", good, found)
 
 
 def _check_time(rollouts: Sequence[Rollout]) -> Finding:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,10 +18,29 @@ MAX_OPEN_FILES = 65_536
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID")
 """What installing packages and running servers as root needs; every other capability is dropped."""
 
-NUMBERS = (
-    *("memory_mb", "cpus", "storage_mb", "processes"),
-    *("build_timeout_s", "start_timeout_s", "open_timeout_s", "verify_timeout_s"),
-)
+LEAST_MEMORY_MB, MOST_MB = 16, 1 << 24
+"""In less memory no container starts; no machine has more memory or disk."""
+
+LEAST_CPUS, MOST_CPUS = 0.01, 4096
+LEAST_PROCESSES, MOST_PROCESSES = 64, 1 << 22
+"""With fewer, the runtime may not be able to start a shell; the kernel has no more."""
+
+LEAST_S, MOST_S = 0.001, 1e12
+RANGES: Mapping[str, tuple[type, float, float]] = {
+    "memory_mb": (int, LEAST_MEMORY_MB, MOST_MB),
+    "storage_mb": (int, 1, MOST_MB),
+    "processes": (int, LEAST_PROCESSES, MOST_PROCESSES),
+    "cpus": (float, LEAST_CPUS, MOST_CPUS),
+    "build_timeout_s": (float, LEAST_S, MOST_S),
+    "start_timeout_s": (float, LEAST_S, MOST_S),
+    "open_timeout_s": (float, LEAST_S, MOST_S),
+    "verify_timeout_s": (float, LEAST_S, MOST_S),
+}
+"""The numbers of a container: their type, and from where to where."""
+
+IMAGE_NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+USER_NAME = re.compile(r"(?:\w[\w.-]*\$?(?::\w[\w.-]*)?)?")
 
 
 class Mount(msgspec.Struct, frozen=True):
@@ -60,14 +81,75 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for `reply`, `outcome` and `verify` of the environment, in place of the limits of the run."""
 
     def __post_init__(self) -> None:
-        if bool(self.image) == bool(self.build):
-            raise UsageError("Container: give either image=..., the name of an image, or build=..., a folder")
-        for name in NUMBERS:
-            value = getattr(self, name)
-            if value is None or value <= 0:
-                raise UsageError(f"Container: {name}={value!r} must be more than 0")
-        if self.network not in ("none", "public"):
-            raise UsageError(f'Container: network={self.network!r}; write "none" or "public"')
+        if problem := next(_find_problems(self), ""):
+            raise UsageError(f"Container: {problem}")
+
+
+def _find_problems(container: Container) -> Iterator[str]:
+    """Yield what is wrong with a container, whatever the types of its fields are."""
+    for name in ("image", "build", "workdir", "user"):
+        if not isinstance(getattr(container, name), str):
+            yield f"{name}={getattr(container, name)!r}: give a text"
+    if bool(container.image) == bool(container.build):
+        yield "give either image=..., the name of an image, or build=..., a folder"
+    if container.image and not IMAGE_NAME.fullmatch(container.image):
+        yield f"image={container.image!r}: this is not the name of an image"
+    if not is_text(container.build):
+        yield f"build={container.build!r}: this is not the name of a folder"
+    if container.workdir and not is_path_inside(container.workdir):
+        yield f"workdir={container.workdir!r}: give an absolute path"
+    if not USER_NAME.fullmatch(container.user):
+        yield f"user={container.user!r}: this is not the name of a user"
+    if container.network not in ("none", "public"):
+        yield f'network={container.network!r}: write "none" or "public"'
+    if not isinstance(container.entrypoint, bool):
+        yield f"entrypoint={container.entrypoint!r}: write True or False"
+    yield from _check_numbers(container)
+    yield from _check_env(container.env)
+    yield from _check_mounts(container.mounts)
+
+
+def _check_numbers(container: Container) -> Iterator[str]:
+    for name, (kind, least, most) in RANGES.items():
+        value = getattr(container, name)
+        right_type = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+        if not right_type or not least <= value <= most:  # NaN is in no range
+            what = "a whole number" if kind is int else "a number"
+            yield f"{name}={value!r}: give {what} from {least:g} to {most:.0f}"
+
+
+def _check_env(env: object) -> Iterator[str]:
+    if not isinstance(env, Mapping):
+        yield f"env={env!r}: give a dict of variables and their values"
+        return
+    for name, value in env.items():
+        if not isinstance(name, str) or not VARIABLE_NAME.fullmatch(name):
+            yield f"env: {name!r} is not the name of a variable"
+        elif not isinstance(value, str) or not is_text(value):
+            yield f"env: the value of {name} must be a text without NUL"  # which is not shown: it may be secret
+
+
+def _check_mounts(mounts: object) -> Iterator[str]:
+    if isinstance(mounts, str) or not isinstance(mounts, Sequence):
+        yield f"mounts={mounts!r}: give a list of Mount(source, target)"
+        return
+    for mount in mounts:
+        paths = (mount.source, mount.target) if isinstance(mount, Mount) else ()
+        if not paths or not all(isinstance(path, str) and is_path_inside(path) and ":" not in path for path in paths):
+            yield f"mounts: {mount!r}: give Mount(source, target) with absolute paths without a colon"
+
+
+def is_text(text: str) -> bool:
+    """Whether the system takes a text as a word or value: without NUL, and all of it can be encoded."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def is_path_inside(path: str) -> bool:
+    """Whether a path is absolute and of one line."""
+    return path.startswith("/") and is_text(path) and "\n" not in path
 
 
 def limit_arguments(container: Container) -> list[str]:

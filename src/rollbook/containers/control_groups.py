@@ -1,19 +1,26 @@
 """What the kernel knows of a container's limits: kills because of memory, processes that cannot be started, and the
 quota of CPU time.
 
-The kernel counts kills in the container's control group. With cgroup v1 the group, and with it the count, is gone soon
-after the first process is killed, and podman's monitor does not see that kill. So we ask for an event of each kill when
-the container starts.
+The kernel counts kills in the container's control group. The group, and with it the count, is gone soon after the first
+process is killed, and podman remembers only whether there ever was a kill. So we ask for an event of each kill when the
+container starts, and note the time.
 """
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import os
+import time
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 V1_FILE = "memory.oom_control"
+IN_MODIFY = 2
+"""The event of inotify for a file that has changed."""
+
 SPARE_PROCESSES = 32
 """What the runtime needs to start a process, with its threads."""
 
@@ -22,40 +29,67 @@ SHOW_GROUPS = 'while read -r line; do echo "$line"; done < /proc/self/cgroup'
 
 
 class MemoryWatch:
-    """Watches the memory control group of a running container; `close` ends that."""
+    """Notes when a running container had used up its memory; `close` ends that. It needs a running event loop."""
 
     def __init__(self, groups: str) -> None:
-        """`groups` is /proc/self/cgroup as the container sees it: with cgroup v1, the groups of the whole machine.
-
-        With v2 it sees no path of this machine, and nothing is watched: there podman's monitor counts reliably.
-        """
-        file = find_kill_count(groups)
-        self._file = file if file and file.name == V1_FILE else None
+        """`groups` is /proc/PID/cgroup of the container's first process as this machine sees it."""
+        self._file = find_kill_count(groups)
+        self._times: deque[float] = deque(maxlen=2)
+        self._kills = 0
         self._event: int | None = None
-        self._events = 0
-        if self._file:
-            with suppress(OSError):
-                self._event = _request_events(self._file)
+        with suppress(OSError):
+            self._event = self._request_events()
 
-    def saw_kills(self) -> bool:
-        """Return whether a process was killed because of the memory limit."""
+    @property
+    def is_active(self) -> bool:
+        """Whether the kernel reports events to us."""
+        return self._event is not None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every event is a kill (cgroup v1); else podman must confirm that there was one."""
+        return self._file is not None and self._file.name == V1_FILE
+
+    def last_kill_time(self) -> float | None:
+        """Return when a process was last killed because of the memory limit, in seconds since the epoch."""
+        times = list(self._times)
+        if self.is_exact and self._file and not self._file.exists():
+            times = times[:-1]  # the end of the group is an event too
+        return times[-1] if times else None
+
+    def _request_events(self) -> int | None:
         if self._file is None:
-            return False
-        try:
-            return read_kill_count(self._file) > 0
-        except OSError:
-            # The end of the group is an event too.
-            return self._count_events() > 1
+            return None
+        event = _request_events(self._file) if self.is_exact else _watch_changes(self._file)
+        asyncio.get_running_loop().add_reader(event, self._count_events if self.is_exact else self._compare_count)
+        return event
 
-    def _count_events(self) -> int:
-        if self._event is not None:
-            with suppress(BlockingIOError):
-                self._events += os.eventfd_read(self._event)
-        return self._events
+    def _count_events(self) -> None:
+        assert self._event is not None
+        with suppress(BlockingIOError):
+            self._times.extend([time.time()] * min(os.eventfd_read(self._event), 2))
+
+    def _compare_count(self) -> None:
+        """Note a kill if the count has grown; the file also changes when memory is reclaimed.
+
+        If the group is gone, the change was one of its last, and whether it was a kill is for podman to say.
+        """
+        assert self._event is not None
+        assert self._file is not None
+        with suppress(BlockingIOError):
+            os.read(self._event, 1 << 12)
+        try:
+            kills = read_kill_count(self._file)
+        except OSError:
+            kills = self._kills + 1
+        if kills > self._kills:
+            self._kills = kills
+            self._times.append(time.time())
 
     def close(self) -> None:
         """Stop watching."""
         if self._event is not None:
+            asyncio.get_running_loop().remove_reader(self._event)
             os.close(self._event)
             self._event = None
 
@@ -63,6 +97,12 @@ class MemoryWatch:
 def find_kill_count(groups: str) -> Path | None:
     """Return the file of this machine that counts the kills in a process's control group."""
     return _find_file(groups, "memory", V1_FILE, "memory.events")
+
+
+def list_processes(groups: str) -> list[int]:
+    """Return the processes of a control group by their ids on this machine; OSError if the group is gone."""
+    file = _find_file(groups, "memory", "cgroup.procs", "cgroup.procs")
+    return [int(pid) for pid in file.read_text().split()] if file else []
 
 
 def has_too_many_processes(groups: str) -> bool:
@@ -93,7 +133,7 @@ def _find_file(groups: str, controller: str, v1_name: str, v2_name: str) -> Path
         _, controllers, place = (*line.split(":", 2), "", "")[:3]
         if controller in controllers.split(","):
             file = Path(f"{CGROUPS}/{controller}{place}/{v1_name}")
-        elif not controllers and place:
+        elif not controllers and place.strip("/"):  # a container with cgroup v2 takes its own group for the root
             file = Path(f"{CGROUPS}{place}/{v2_name}")
         else:
             continue
@@ -117,4 +157,16 @@ def _request_events(file: Path) -> int:
     except BaseException:
         os.close(event)
         raise
+    return event
+
+
+def _watch_changes(file: Path) -> int:
+    """Return a descriptor that is readable when a file has changed: the kernel reports kills (cgroup v2) like that."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    event: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if event < 0 or libc.inotify_add_watch(event, os.fsencode(file), IN_MODIFY) < 0:
+        code = ctypes.get_errno()
+        if event >= 0:
+            os.close(event)
+        raise OSError(code, os.strerror(code))
     return event

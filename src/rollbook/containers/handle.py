@@ -8,8 +8,10 @@ import os
 import secrets
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
@@ -22,8 +24,8 @@ from rollbook.containers.control_groups import (
     find_kill_count,
     has_too_many_processes,
     lift_cpu_quota,
-    read_kill_count,
 )
+from rollbook.containers.deleted_files import count_deleted_bytes
 from rollbook.containers.layers import (
     is_replaced_file,
     is_replaced_folder,
@@ -41,8 +43,22 @@ if TYPE_CHECKING:
 
 COMMAND_S = 60.0
 STORAGE_CHECK_S = 5.0
+KILL_TO_ERROR_S = 3.0
+"""Between a kill because of memory and the end of the container, or the error of a command, that it caused."""
+
+EVENT_S = 0.3
+"""The kernel reports the end of a control group a little later."""
+
 MAX_FILE_BYTES = 64 << 20
 MAX_DOWNLOAD_BYTES = 256 << 20
+
+
+class EndState(msgspec.Struct, rename={"finished_at": "FinishedAt", "killed_by_memory": "OOMKilled"}):
+    """How a container ended, as podman and docker say it."""
+
+    finished_at: datetime
+    killed_by_memory: bool
+    """Whether there ever was a kill because of memory."""
 
 
 class ContainerHandle:
@@ -92,7 +108,9 @@ class ContainerHandle:
         """Watch for kills because of memory, from before the agent begins."""
         if self._memory:
             self._memory.close()
-        self._groups = (await main.run(SHOW_GROUPS, COMMAND_S)).text
+        groups = (await main.run(SHOW_GROUPS, COMMAND_S)).text
+        # With cgroup v2 a container sees no path of this machine.
+        self._groups = groups if find_kill_count(groups) else await self._runtime.read_groups(self.name)
         self._memory = MemoryWatch(self._groups)
 
     async def _watch_storage(self) -> None:
@@ -105,12 +123,13 @@ class ContainerHandle:
                 await self._runtime.call("kill", self.name)
 
     async def _count_written(self) -> int:
-        """Return how many bytes the container has written; a command of the runtime for that costs ten times more."""
+        """Return how much of the disk the container uses; a command of the runtime for that costs ten times more."""
         with suppress(ContainerError, OSError, ValueError):
             if self._written is None:
                 self._written = await self._find_written_folders()
             if self._written:
-                return await measure_folders(self._written)
+                deleted = await asyncio.to_thread(count_deleted_bytes, self._groups)
+                return deleted + await measure_folders(self._written)
         command = ("container", "inspect", "--size", "--format", "{{.SizeRw}}", self.name)
         with suppress(ContainerError, ValueError):
             return int((await self._runtime.call(*command)).stdout)
@@ -134,25 +153,40 @@ class ContainerHandle:
         shown = await self._runtime.call("container", "inspect", "--format", "{{.State.Running}}", self.name)
         return shown.stdout.strip() == b"true"
 
-    async def find_limit(self) -> str:
+    async def find_limit(self, *, within_s: float = KILL_TO_ERROR_S) -> str:
         """Return which limit the code inside has exceeded: storage_limit, memory_limit, process_limit, or none.
 
-        Asked after an error. With its memory or processes used up, a container may be alive and yet start no process.
+        Asked right after an error. With its memory or processes used up, a container may be alive and yet start no
+        process. A kill because of memory counts if it came at most `within_s` before the error or the container's end:
+        one that the agent survived is not why its container ended later.
         """
         if self._wrote_too_much:
             return "storage_limit"
-        if self._memory and self._memory.saw_kills():
-            return "memory_limit"
+        moment = time.time()
         if groups := await self._runtime.read_groups(self.name):
-            return "process_limit" if has_too_many_processes(groups) else "memory_limit" if _has_kills(groups) else ""
-        return "memory_limit" if await self._ended_by_memory() else ""
+            if has_too_many_processes(groups):
+                return "process_limit"
+            return "memory_limit" if self._was_exhausted(moment, within_s) else ""
+        return "memory_limit" if await self._ended_by_memory(within_s) else ""
 
-    async def _ended_by_memory(self) -> bool:
-        """Return whether the runtime knows of a kill; it learns of it when it records the end of the container."""
+    def _was_exhausted(self, moment: float, within_s: float) -> bool:
+        last = self._memory.last_kill_time() if self._memory else None
+        return last is not None and abs(moment - last) <= within_s
+
+    async def _ended_by_memory(self, within_s: float) -> bool:
+        """Return whether a kill because of memory ended the container; podman learns of its end a little later."""
         with suppress(ContainerError):
             await self._runtime.call("wait", self.name, timeout_s=30)
-        shown = await self._runtime.call("container", "inspect", "--format", "{{.State.OOMKilled}}", self.name)
-        return shown.stdout.strip() == b"true"
+        shown = await self._runtime.call("container", "inspect", "--format", "{{json .State}}", self.name)
+        if shown.code:
+            return False
+        state = msgspec.json.decode(shown.stdout, type=EndState)
+        if not self._memory or not self._memory.is_active:
+            return state.killed_by_memory  # all that is known where the kernel tells us nothing
+        await asyncio.sleep(EVENT_S)
+        if not self._memory.is_exact and not state.killed_by_memory:
+            return False
+        return self._was_exhausted(state.finished_at.timestamp(), within_s)
 
     async def _interrupt(self, script: str) -> None:
         await self._runtime.call("exec", "--user", "0", self.name, "/bin/sh", "-c", script, timeout_s=30)
@@ -462,14 +496,6 @@ class ContainerHandle:
         await self._lift_cpu_quota()
         await self._close_shells()
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
-
-
-def _has_kills(groups: str) -> bool:
-    """Whether processes of a running container were killed because of its memory limit."""
-    with suppress(OSError):
-        file = find_kill_count(groups)
-        return file is not None and read_kill_count(file) > 0
-    return False
 
 
 def _pack_folder(path: str) -> bytes:

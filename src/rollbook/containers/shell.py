@@ -18,13 +18,15 @@ from contextlib import suppress
 import msgspec
 
 from rollbook.containers.runtime import classify_error, summarize_error, work_folder
-from rollbook.errors import ContainerError
+from rollbook.errors import ClientKilled, ContainerError
 
 OUTPUT_BYTES = 256 << 10
 """How much of a command's output is kept; of more, the beginning and the end."""
 
 KILL_GRACE_S = 5.0
 START_GRACE_S = 10.0
+EXIT_S = 5.0
+CLIENT_CHECK_S = 1.0
 READ_BYTES = 1 << 16
 ERROR_BYTES = 16 << 10
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -285,15 +287,32 @@ class KeptShell:
     async def _receive(self) -> bytes:
         assert self._process
         assert self._process.stdout
-        data = await self._process.stdout.read(READ_BYTES)
-        if not data:
-            raise await self._explain_end()
-        if not self._session_pid:
-            self._first_output = (self._first_output + data)[-ERROR_BYTES:]
-        return data
+        while True:
+            try:
+                async with asyncio.timeout(CLIENT_CHECK_S):
+                    data = await self._process.stdout.read(READ_BYTES)
+            except TimeoutError:
+                # If our end was killed, another process of the runtime may still have the pipe.
+                if self._was_killed_here:
+                    raise await self._explain_end() from None
+                continue
+            if not data:
+                raise await self._explain_end()
+            if not self._session_pid:
+                self._first_output = (self._first_output + data)[-ERROR_BYTES:]
+            return data
+
+    @property
+    def _was_killed_here(self) -> bool:
+        """Whether a signal ended our process; if code inside kills its shell, the process ends with an exit code."""
+        return self._process is not None and (self._process.returncode or 0) < 0
 
     async def _explain_end(self) -> ContainerError:
         """Return why there is no shell any more: what the runtime said before it ended."""
+        assert self._process
+        await asyncio.wait({asyncio.ensure_future(self._process.wait())}, timeout=EXIT_S)
+        if self._was_killed_here:
+            return ClientKilled(f"{self._command[0]} was killed on this machine (exit code {self._process.returncode})")
         if self._error_reader:
             await asyncio.wait({self._error_reader}, timeout=1.0)
         text = (self._errors or await self._read_first_output()).decode(errors="replace")

@@ -309,7 +309,26 @@ class ExecutionMode(msgspec.Struct, frozen=True):
 
 def uses_containers(cls: type[Environment], instance: Environment | None = None) -> bool:
     """Whether the rollouts of an environment have containers."""
-    return (instance or cls).container is not None or overrides(cls, "container_for")
+    container = (instance or cls).container
+    if container is not None:
+        require_container(container, f"{cls.__name__}.container")
+    return container is not None or overrides(cls, "container_for")
+
+
+def require_container(value: object, where: str) -> None:
+    """Raise a UsageError if a value is no Container."""
+    from rollbook.containers import Container
+
+    if not isinstance(value, Container):
+        raise UsageError(f"{where} is {value!r:.100}, no Container: write Container(image=...)")
+
+
+def choose_container(environment: Environment, task: Task) -> Container | None:
+    """Return the container of a task; UsageError if the environment returns something else."""
+    wanted = environment.container_for(task)
+    if wanted is not None:
+        require_container(wanted, "what container_for returned")
+    return wanted
 
 
 def takes_container(method: Callable[..., object]) -> bool:

@@ -31,7 +31,13 @@ from rollbook.environments.calls import (
     encode_frame,
     failure_kind,
 )
-from rollbook.environments.environment import Environment, EnvironmentState, as_message, takes_container
+from rollbook.environments.environment import (
+    Environment,
+    EnvironmentState,
+    as_message,
+    choose_container,
+    takes_container,
+)
 from rollbook.environments.roles.role_model import set_process_asker
 from rollbook.environments.snapshot import load_environment
 from rollbook.environments.sync_containers import SyncContainerHandle
@@ -93,7 +99,7 @@ class CallHandler:
 
     def _container_for(self, call: EnvironmentCall) -> object:
         assert call.task is not None
-        return msgspec.to_builtins(self._environment.container_for(Task.from_line(call.task)))
+        return msgspec.to_builtins(choose_container(self._environment, Task.from_line(call.task)))
 
     def _open(self, call: EnvironmentCall) -> None:
         assert call.task is not None

@@ -23,6 +23,7 @@ from rollbook.environments.environment import (
     Environment,
     EnvironmentState,
     as_message,
+    choose_container,
     run_in_shell,
     takes_container,
 )
@@ -30,7 +31,15 @@ from rollbook.environments.pool import EnvironmentProcess, EnvironmentProcessPoo
 from rollbook.environments.roles.caller import RoleCaller
 from rollbook.environments.roles.role_model import use_role_asker
 from rollbook.environments.tools import Toolbox, ToolOutput, read_offered_tools
-from rollbook.errors import ContainerError, ContextFull, LimitReached, RollbookError, RolloutFailed, Stopped
+from rollbook.errors import (
+    ClientKilled,
+    ContainerError,
+    ContextFull,
+    LimitReached,
+    RollbookError,
+    RolloutFailed,
+    Stopped,
+)
 from rollbook.models import AskModel
 from rollbook.processes import CANCEL_GRACE_S, ENVIRONMENT_CODE_TASK
 
@@ -212,7 +221,8 @@ class LoopSession(ContainerSession):
                 await await_with_deadline(connecting, MCP_START_S, "mcp", "environment_error", "environment_error")
         environment = self._environment
         # In a thread: reading and hashing the files of a task takes long, and the loop serves every rollout.
-        await self.start_container(await asyncio.to_thread(environment.container_for, task))
+        choosing = asyncio.to_thread(choose_container, environment, task)
+        await self.start_container(await await_contained(choosing, "container_for", "environment_error"))
         injected = {"container": self.container} if takes_container(environment.open) else {}
         opening = environment.open(task, **injected)
         if inspect.isawaitable(opening):
@@ -420,6 +430,8 @@ async def blame_agent(container: ContainerHandle | None) -> AsyncIterator[None]:
     try:
         yield
     except (ContainerError, RolloutFailed) as error:
+        if isinstance(error, ClientKilled):
+            raise
         failed = isinstance(error, ContainerError) or error.kind == "container_error"
         if failed and container is not None and (limit := await container.find_limit()):
             raise LimitReached(limit) from None

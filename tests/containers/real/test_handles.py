@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 from base_image import IMAGE, RUNTIME, WithHost, list_left, list_of, podman_only
 
@@ -163,6 +164,60 @@ def test_a_container_that_dies_is_an_error_and_no_result(with_host: WithHost) ->
         with pytest.raises(ContainerError, match="ended"):
             await running
         assert await handle.find_limit() == ""
+
+    with_host(work)
+
+
+DELETE_AND_WRITE = """python3 -c '
+import os, time
+files = []
+for number in range(5):
+    files.append(open(f"/root/{number}", "wb", buffering=0))
+    os.unlink(f"/root/{number}")
+    files[-1].write(bytes(8000000))
+time.sleep(60)'"""
+
+
+def test_deleted_files_that_are_open_count_as_storage(with_host: WithHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollbook.containers.handle.STORAGE_CHECK_S", 0.5)
+
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(msgspec.structs.replace(OWN, storage_mb=20))
+        with pytest.raises(ContainerError, match="wrote more than storage_mb=20"):
+            await handle.run(DELETE_AND_WRITE, timeout_s=15)
+        assert await handle.find_limit() == "storage_limit"
+
+    with_host(work)
+
+
+EAT_MEMORY = "tail /dev/zero"
+
+
+@pytest.mark.parametrize(
+    ("commands", "limit"),
+    [
+        ([EAT_MEMORY, "sleep 4; touch /ready; sleep 100"], ""),
+        ([f"{EAT_MEMORY}; sleep 4; touch /ready; sleep 100"], ""),
+        ([EAT_MEMORY, f"sleep 4; echo 1000 > /proc/1/oom_score_adj; {EAT_MEMORY}"], "memory_limit"),
+    ],
+)
+def test_only_a_kill_because_of_memory_that_ended_the_container_is_its_limit(
+    with_host: WithHost, commands: list[str], limit: str
+) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(msgspec.structs.replace(OWN, memory_mb=40))
+        shell = await handle.open_shell()
+        await handle.run("head -c 20000000 /dev/zero > /dev/shm/x")  # for the kernel the first process is the largest
+        for command in commands[:-1]:
+            assert (await shell.run(command, 60)).exit_code == 137
+        running = asyncio.create_task(shell.run(commands[-1], 60))
+        while not limit and (await handle.run("[ -e /ready ]")).exit_code:
+            await asyncio.sleep(0.2)
+        if not limit:
+            await host.runtime.call("kill", handle.name)
+        with pytest.raises(ContainerError):
+            await running
+        assert await handle.find_limit() == limit
 
     with_host(work)
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -314,6 +319,53 @@ def test_what_a_program_does_to_its_container_is_scored(
     (rollout,) = rollbook.load(out).rollouts()
     assert rollout.score
     assert (rollout.score.reward, rollout.ended or "", rollout.attempt) == (1.0, ended, 1)
+    assert list_left() == []
+
+
+def kill_clients_once(mark: str) -> None:
+    """Wait for a process with a mark in its command line, and kill every `podman exec` that this process started."""
+    while not any(mark in line for _, line in list_processes()):
+        time.sleep(0.1)
+    for pid, line in list_processes():
+        if line.startswith("podman exec") and pid in list_children():
+            os.kill(pid, signal.SIGKILL)
+
+
+def list_processes() -> list[tuple[int, str]]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            found.append((int(path.name), (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()))
+    return found
+
+
+def list_children() -> list[int]:
+    lists = Path("/proc/self/task").glob("*/children")
+    return [int(pid) for path in lists for pid in path.read_text().split()]
+
+
+@pytest.mark.parametrize("agent", ["", "program:bash agent.sh"])
+def test_a_client_that_is_killed_on_this_machine_is_a_failure_and_no_score(
+    tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from support.turns import serve_turns
+
+    monkeypatch.chdir(Path(__file__).parent)
+    mark = f"sleep 9.{os.getpid()}{bool(agent):d}"
+    work = f"echo hello > /app/word.txt; {mark}"
+    turns = [{"answer": work}] if agent else [call("bash", command=work), {"answer": "done"}]
+    killer = threading.Thread(target=kill_clients_once, args=(mark,), daemon=True)
+    killer.start()
+    with serve_turns(turns) as url:
+        options = {"agent": agent} if agent else {}
+        rollbook.run(f"harbor:{TASKS / 'write-word'}", model=url, out=str(tmp_path / "run"), **options)
+    lines = [json.loads(line) for path in tmp_path.glob("run/journals/*.jsonl") for line in path.open()]
+    failures = [line["failure"] for line in lines if line.get("failure")]
+    assert [failure["kind"] for failure in failures] == ["container_error"]
+    assert "killed on this machine" in failures[0]["message"]
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 2)
     assert list_left() == []
 
 

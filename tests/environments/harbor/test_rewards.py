@@ -20,7 +20,9 @@ from rollbook.environments.harbor.rewards import combine_rewards, misses_reward
         ({"reward.json": '{"a": 1, "b": 0.5}'}, {"a": 1.0, "b": 0.5}),
         ({"reward.json": "0.5"}, {"reward": 0.5}),
         ({"reward.json": '{"reward": 1, "b": 2}', "reward.txt": "1"}, {"reward": 1.0, "b": 2.0}),
-        ({"reward.json": '{"b": 2}', "reward.txt": "1"}, {"b": 2.0}),
+        ({"reward.txt": "-1.5e-1"}, {"reward": -0.15}),
+        ({"reward.txt": ".5"}, {"reward": 0.5}),
+        ({"reward.txt": "+1."}, {"reward": 1.0}),
     ],
 )
 def test_rewards_are_read(tmp_path: Path, files: dict[str, str], rewards: dict[str, float]) -> None:
@@ -46,7 +48,14 @@ def test_rewards_are_read(tmp_path: Path, files: dict[str, str], rewards: dict[s
         ({"reward.json": '{"reward": 1, "reward": 1}'}, "invalid_reward"),
         ({"reward.json": '{"reward": 1' + "0" * 400 + "}"}, "invalid_reward"),
         ({"reward.json": '{"reward": 1}', "reward.txt": "0"}, "invalid_reward"),
+        ({"reward.json": '{"style": 1}', "reward.txt": "0"}, "invalid_reward"),
+        ({"reward.json": '{"reward": 1, "\\ud800": 0.5}'}, "invalid_reward"),
         ({"reward.txt": "1" * (1 << 21)}, "invalid_reward"),
+        ({"reward.txt": "1_0"}, "invalid_reward"),
+        ({"reward.txt": "\u0661"}, "invalid_reward"),
+        ({"reward.txt": "infinity"}, "invalid_reward"),
+        ({"reward.txt": "0x1"}, "invalid_reward"),
+        ({"reward.txt": "1 0"}, "invalid_reward"),
     ],
 )
 def test_anything_else_is_a_failure(tmp_path: Path, files: dict[str, str], kind: str) -> None:
@@ -55,6 +64,7 @@ def test_anything_else_is_a_failure(tmp_path: Path, files: dict[str, str], kind:
     with pytest.raises(RolloutFailed) as caught:
         read_rewards(tmp_path)
     assert caught.value.kind == kind
+    caught.value.message.encode()  # it can be written
 
 
 def test_links_and_pipes_are_no_rewards(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_the_task_folders_of_our_tests_are_honoured(folder: Path) -> None:
         (QUIET + 'memory = "1G"\nmemory_mb = 512', "memory = '1G' contradicts memory_mb = 512"),
         (QUIET + 'storage = "-1G"', "storage = '-1G'"),
         (QUIET + "cpus = 0", "cpus = 0"),
-        (QUIET + "cpus = 50000", "[environment] cpus = 50000: give a number up to 4096"),
+        (QUIET + "cpus = 50000", "[environment] cpus = 50000: give a number from 0.01 to 4096"),
         (QUIET + "memory_mb = 1", "[environment] memory_mb = 1"),
         (QUIET + "memory_mb = 99999999999999", "memory_mb = 99999999999999"),
         (QUIET + "storage_mb = 99999999999999", "storage_mb = 99999999999999"),
@@ -97,6 +97,29 @@ def test_the_task_folders_of_our_tests_are_honoured(folder: Path) -> None:
             "[verifier.environment.env] A: the variable ROLLBOOK_TEST_NOT_SET is not set",
         ),
         (QUIET + '[[steps]]\nname = "a"', "steps a: instruction.md is missing"),
+        (QUIET + '[verifier.env]\n"A-B" = "1"', "[verifier.env] 'A-B': this is not the name of a variable"),
+        (QUIET + '[verifier.env]\n"A.B" = "1"', "[verifier.env] 'A.B'"),
+        (QUIET + '[solution.env]\n"A-B" = "1"', "[solution.env] 'A-B'"),
+        (QUIET + '[[steps]]\nname = "a"\nverifier.env = { "A-B" = "1" }', "[steps a: verifier.env] 'A-B'"),
+        (QUIET + '[verifier.env]\nA = "a\\u0000b"', "[verifier.env] A: the value has a NUL"),
+        (QUIET + '[environment.env]\nA = "a\\u0000b"', "[environment.env] A: the value has a NUL"),
+        (QUIET + 'workdir = "/a\\u0000b"', r"[environment] workdir = '/a\x00b'"),
+        (QUIET + 'workdir = "/a\\nb"', r"[environment] workdir = '/a\nb'"),
+        (QUIET + 'healthcheck = { command = "a\\u0000b" }', "[environment] healthcheck command: it has a NUL"),
+        (QUIET + '[[verifier.collect]]\ncommand = "a\\u0000b"', "[[verifier.collect]] command: it has a NUL"),
+        (QUIET + "cpus = 0.001", "[environment] cpus = 0.001: give a number from 0.01 to 4096"),
+        (QUIET + "[verifier]\ntimeout_sec = 1e13", "[verifier] timeout_sec = 10000000000000.0"),
+        ('artifacts = ["/a\\u0000b"]\n' + QUIET, r"artifacts: '/a\x00b'"),
+        ('artifacts = [{ source = "/a", destination = "a\\u0000b" }]\n' + QUIET, r"destination 'a\x00b'"),
+        (HTTP_SERVER + 'url = "http://localhost:99999/mcp"', "url = 'http://localhost:99999/mcp'"),
+        (HTTP_SERVER + 'url = "http://[::1"', "url = 'http://[::1'"),
+        (
+            QUIET + '[[environment.mcp_servers]]\nname = "a"\ntransport = "stdio"\ncommand = "a\\u0000"',
+            "mcp_servers: a: command: it has a NUL",
+        ),
+        (QUIET + "[metadata]\nreward = 5", "[metadata] reward = 5: give the name of a reward"),
+        (QUIET + '[metadata]\nreward = ""', "[metadata] reward = ''"),
+        (QUIET + "[task]\nname = 3", "[task] name = 3: give a text"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_its_name(tmp_path: Path, toml: str, names: str) -> None:
@@ -238,3 +261,9 @@ def test_a_folder_that_was_edited_is_another_task(tmp_path: Path) -> None:
     (tmp_path / "tests" / "test.sh").write_text("echo 1")
     with pytest.raises(RolloutFailed, match="edited since"):
         environment.container_for(task)
+
+
+def test_the_name_of_the_reward_that_counts_is_not_empty(tmp_path: Path) -> None:
+    make_task(tmp_path)
+    with pytest.raises(UsageError, match=r"\?reward=: give the name of a reward"):
+        resolve(f"harbor:{tmp_path}?reward=")

@@ -37,7 +37,7 @@ from rollbook.environments.harbor.verification import (
     run_separate_tests,
     run_shared_tests,
 )
-from rollbook.environments.tools import ToolOutput, tool
+from rollbook.environments.tools import ToolOutput, tool, tool_methods
 from rollbook.errors import ContainerError, RolloutFailed, UsageError
 
 DEFAULT_MEMORY_MB, DEFAULT_CPUS, DEFAULT_STORAGE_MB = 2048, 1.0, 10_240
@@ -80,8 +80,10 @@ class Harbor(Environment):
     description = "task folders in Harbor's form: an agent works in a container, the task's tests score it"
     scoring_version = 1
 
-    def __init__(self, name: str, allow_network: bool = False, reward: str = "") -> None:
-        self._path, self._allow_network, self._reward = Path(name), allow_network, reward
+    def __init__(self, name: str, allow_network: bool = False, reward: str | None = None) -> None:
+        if reward == "":
+            raise UsageError(f"harbor:{name}?reward=: give the name of a reward")
+        self._path, self._allow_network, self._reward = Path(name), allow_network, "" if reward is None else str(reward)
         self._offered: dict[str, list[JSON]] = {}
 
     def tasks(self) -> Iterator[Task]:
@@ -134,7 +136,7 @@ class Harbor(Environment):
         user = user_name(steps[0].agent.user)
         if read.config.environment.healthcheck:
             await wait_until_healthy(container, read.config.environment.healthcheck, user)
-        servers = TaskServers(container, read.config.environment.mcp_servers)
+        servers = TaskServers(container, read.config.environment.mcp_servers, list(tool_methods(type(self))))
         state = HarborState(read, container, AgentTerminal(container, user), servers, steps)
         try:
             await begin_step(state)

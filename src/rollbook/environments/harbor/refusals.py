@@ -9,6 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
+from rollbook.containers.container import (
+    IMAGE_NAME,
+    LEAST_CPUS,
+    LEAST_MEMORY_MB,
+    MOST_CPUS,
+    MOST_MB,
+    USER_NAME,
+    VARIABLE_NAME,
+    is_path_inside,
+    is_text,
+)
 from rollbook.environments.harbor.task_files import (
     COMPOSE_FILES,
     VARIABLE,
@@ -31,19 +42,15 @@ from rollbook.environments.harbor.task_files import (
 
 IGNORE_FILE = ".harborignore"
 LOOPBACK = ("localhost", "127.0.0.1")
-LEAST_MEMORY_MB, MOST_MB = 16, 1 << 24
-MOST_CPUS = 4096
-"""In less memory no container starts; no machine has more memory or disk."""
-
-_IMAGE = re.compile(r"[A-Za-z0-9][\w.:/@-]*")
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][\w.-]*")
-_USER = re.compile(r"(?:\w[\w.-]*\$?(?::\w[\w.-]*)?)?")
+MOST_S = 1e9
+_SHELL_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""The names that `export` of a shell takes; the runtime itself takes more."""
 
 
 def find_refusals(task: HarborTask, *, allow_network: bool) -> list[str]:
     """Return why a task cannot be run as its files say, a line each; none if everything is honoured."""
     config = task.config
-    found = [*_check_version(config), *_check_files(task)]
+    found = [*_check_version(config), *_check_description(config), *_check_files(task)]
     found += _check_environment(config.environment, "environment", allow_network)
     for step in task.steps:
         where = f"steps {step.name}: " if step.name else ""
@@ -55,16 +62,37 @@ def find_refusals(task: HarborTask, *, allow_network: bool) -> list[str]:
     if len({step.name for step in task.steps}) < len(task.steps):
         found.append("[[steps]]: two have the same name")
     for table, variables in _variables(config):
-        bad = [name for name in variables if not _VARIABLE_NAME.fullmatch(name)]
-        found += [f"[{table}] {name!r}: this is not the name of a variable" for name in bad]
-        found += [f"[{table}] {name}: the variable {missing} is not set" for name, missing in _missing(variables)]
+        names = VARIABLE_NAME if table.endswith("environment.env") else _SHELL_VARIABLE
+        found += [f"[{table}] {line}" for line in _check_variables(variables, names)]
     return found
+
+
+def _check_variables(variables: Mapping[str, str], names: re.Pattern[str]) -> Iterator[str]:
+    for name, value in variables.items():
+        if not names.fullmatch(name):
+            yield f"{name!r}: this is not the name of a variable"
+        if not is_text(value):
+            yield f"{name}: the value has a NUL character"
+    yield from (f"{name}: the variable {missing} is not set" for name, missing in _missing(variables))
 
 
 def _check_version(config: TaskConfig) -> Iterator[str]:
     for field, value in (("schema_version", config.schema_version), ("version", config.version)):
         if value.partition(".")[0] not in ("", "0", "1"):
             yield f"{field} = {value!r}: only versions up to 1 are known"
+
+
+def _check_description(config: TaskConfig) -> Iterator[str]:
+    name, reward = config.task.get("name", ""), config.metadata.get("reward")
+    if not isinstance(name, str):
+        yield f"[task] name = {name!r}: give a text"
+    if reward is not None and (not isinstance(reward, str) or not reward):
+        yield f"[metadata] reward = {reward!r}: give the name of a reward"
+
+
+def _check_command(command: str, where: str) -> Iterator[str]:
+    if not is_text(command):
+        yield f"{where}: it has a NUL character"
 
 
 def _check_files(task: HarborTask) -> Iterator[str]:
@@ -105,7 +133,7 @@ def _is_text(path: Path) -> bool:
 
 def _check_artifact(artifact: str | Artifact) -> Iterator[str]:
     source = artifact_source(artifact)
-    if not is_safe_path(source) or not PurePosixPath(source).name:
+    if not is_safe_path(source) or not is_text(source) or not PurePosixPath(source).name:
         yield f"artifacts: {source!r} is no absolute path of a file or folder without .."
     if isinstance(artifact, str):
         return
@@ -113,7 +141,7 @@ def _check_artifact(artifact: str | Artifact) -> Iterator[str]:
         yield f"artifacts: service {artifact.service!r} is of a compose file, which is not supported"
     if artifact.exclude:
         yield f"artifacts: exclude of {source}: artifacts are kept whole"
-    if artifact.destination and not is_safe_path(f"/{artifact.destination}"):
+    if artifact.destination and not (is_safe_path(f"/{artifact.destination}") and is_text(artifact.destination)):
         yield f"artifacts: destination {artifact.destination!r} is no relative path without .."
 
 
@@ -129,9 +157,9 @@ def _check_environment(table: EnvironmentTable, name: str, allow_network: bool) 
     yield from _check_servers(table, name)
     if table.skills_dir:
         yield f"[{name}] skills_dir: the built-in agent has no folder of skills"
-    if table.workdir and not table.workdir.startswith("/"):
+    if table.workdir and not is_path_inside(table.workdir):
         yield f"[{name}] workdir = {table.workdir!r}: give an absolute path"
-    if table.docker_image and not _IMAGE.fullmatch(table.docker_image):
+    if table.docker_image and not IMAGE_NAME.fullmatch(table.docker_image):
         yield f"[{name}] docker_image = {table.docker_image!r}: this is not the name of an image"
     yield from _check_healthcheck(table.healthcheck, f"[{name}] healthcheck")
     yield from _check_limits(table, name)
@@ -146,12 +174,12 @@ def _check_limits(table: EnvironmentTable, name: str) -> Iterator[str]:
         yield f"[{name}] memory_mb = {memory}: give a number from {LEAST_MEMORY_MB} to {MOST_MB}"
     if storage is not None and storage > MOST_MB:
         yield f"[{name}] storage_mb = {storage}: give a number up to {MOST_MB}"
-    if table.cpus is not None and MOST_CPUS < table.cpus < math.inf:
-        yield f"[{name}] cpus = {table.cpus:g}: give a number up to {MOST_CPUS}"
+    if table.cpus is not None and (0 < table.cpus < LEAST_CPUS or MOST_CPUS < table.cpus < math.inf):
+        yield f"[{name}] cpus = {table.cpus:g}: give a number from {LEAST_CPUS} to {MOST_CPUS}"
 
 
 def _check_user(user: User, where: str) -> Iterator[str]:
-    if not _USER.fullmatch(user_name(user)):
+    if not USER_NAME.fullmatch(user_name(user)):
         yield f"{where} user = {user!r}: this is not the name of a user"
 
 
@@ -173,17 +201,22 @@ def _check_sizes(table: EnvironmentTable, name: str) -> Iterator[str]:
 def _check_numbers(table: object, fields: tuple[str, ...], where: str) -> Iterator[str]:
     for field in fields:
         number = getattr(table, field)
-        if number is not None and not 0 < number < math.inf:
+        if number is None:
+            continue
+        if not 0 < number < math.inf:
             yield f"{where} {field} = {number}: give a number above 0"
+        elif field.endswith("_sec") and number > MOST_S:
+            yield f"{where} {field} = {number}: give at most {MOST_S:.0f} seconds"
 
 
 def _check_healthcheck(check: Healthcheck | None, where: str) -> Iterator[str]:
     if check is None:
         return
+    yield from _check_command(check.command, f"{where} command")
     yield from _check_numbers(check, ("timeout_sec", "retries"), where)
     for field in ("interval_sec", "start_period_sec", "start_interval_sec"):
-        if not 0 <= getattr(check, field) < math.inf:
-            yield f"{where} {field} = {getattr(check, field)}: give a number of at least 0"
+        if not 0 <= getattr(check, field) <= MOST_S:
+            yield f"{where} {field} = {getattr(check, field)}: give a number from 0 to {MOST_S:.0f}"
 
 
 def _check_servers(table: EnvironmentTable, name: str) -> Iterator[str]:
@@ -199,12 +232,23 @@ def _check_server(server: McpTable) -> Iterator[str]:
     if server.headers:
         yield "headers: they would have to be stored with the run"
     if server.is_http:
-        if urlsplit(server.url or "").scheme != "http" or urlsplit(server.url or "").hostname not in LOOPBACK:
+        if not _is_local_url(server.url or ""):
             yield f"url = {server.url!r}: only http://localhost:PORT/..., served inside the container, is supported"
     elif server.transport != "stdio":
         yield f'transport = "{server.transport}": only "stdio" and "streamable-http" are supported'
     elif not server.command:
         yield "command is missing"
+    else:
+        yield from _check_command("".join([server.command, *server.args]), "command")
+
+
+def _is_local_url(url: str) -> bool:
+    """Whether a URL is served inside the container; one that cannot be read is not."""
+    try:
+        address = urlsplit(url)
+        return address.scheme == "http" and address.hostname in LOOPBACK and address.port != 0 and is_text(url)
+    except ValueError:
+        return False
 
 
 def _check_agent(table: AgentTable, environment: EnvironmentTable) -> Iterator[str]:
@@ -236,6 +280,7 @@ def _check_verifier(task: HarborTask, step: TaskStep, allow_network: bool) -> It
     yield from _check_numbers(table, ("timeout_sec",), "[verifier]")
     yield from _check_user(table.user, "[verifier]")
     for collect in table.collect:
+        yield from _check_command(collect.command, "[[verifier.collect]] command")
         yield from _check_user(collect.user, "[[verifier.collect]]")
         yield from _check_numbers(collect, ("timeout_sec",), "[[verifier.collect]]")
         if collect.service != "main":

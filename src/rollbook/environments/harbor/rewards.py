@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -12,20 +13,23 @@ from rollbook.errors import RolloutFailed
 
 MAX_BYTES = 1 << 20
 REWARD = "reward"
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""Python would also read 1_0, digits of other scripts and `infinity`."""
 
 
 def read_rewards(folder: Path) -> dict[str, float]:
     """Return the rewards by name that tests wrote into a folder; RolloutFailed says why there are none.
 
-    If both files exist they must agree: code under test that writes one of them cannot overrule the other.
+    If both files exist they must agree on `reward`: code under test that writes one of them cannot overrule the other.
     """
     texts = {name: _read_file(folder / name) for name in ("reward.json", "reward.txt")}
     rewards = [parse_json(texts["reward.json"])] if texts["reward.json"] is not None else []
     rewards += [parse_text(texts["reward.txt"])] if texts["reward.txt"] is not None else []
     if not rewards:
         raise RolloutFailed("verifier_error", "tests", "the tests wrote neither reward.json nor reward.txt")
-    if len(rewards) == 2 and rewards[0].get(REWARD, rewards[1][REWARD]) != rewards[1][REWARD]:
-        raise RolloutFailed("invalid_reward", "tests", "reward.json and reward.txt contradict each other")
+    if len(rewards) == 2 and rewards[0].get(REWARD) != rewards[1][REWARD]:
+        why = "reward.json and reward.txt contradict each other: if both exist, both must have the same reward"
+        raise RolloutFailed("invalid_reward", "tests", why)
     return rewards[0]
 
 
@@ -47,11 +51,10 @@ def _read_file(path: Path) -> str | None:
 
 def parse_text(text: str | None) -> dict[str, float]:
     """Return the reward of reward.txt: one finite number."""
-    try:
-        value = float((text or "").strip())
-    except ValueError:
-        raise RolloutFailed("invalid_reward", "tests", f"reward.txt holds no number: {text!r:.100}") from None
-    return {REWARD: _check_finite(REWARD, value)}
+    number = (text or "").strip()
+    if not _NUMBER.fullmatch(number):
+        raise RolloutFailed("invalid_reward", "tests", f"reward.txt holds no number: {text!r:.100}")
+    return {REWARD: _check_finite(REWARD, float(number))}
 
 
 def parse_json(text: str | None) -> dict[str, float]:
@@ -63,7 +66,19 @@ def parse_json(text: str | None) -> dict[str, float]:
     rewards = value if isinstance(value, dict) else {REWARD: value}
     if not rewards:
         raise RolloutFailed("invalid_reward", "tests", "reward.json names no reward")
-    return {str(name): _check_finite(str(name), number) for name, number in rewards.items()}
+    for name in rewards:
+        if not is_encodable(name):
+            raise RolloutFailed("invalid_reward", "tests", f"reward.json has a name that is not Unicode: {name!a:.100}")
+    return {name: _check_finite(name, number) for name, number in rewards.items()}
+
+
+def is_encodable(text: str) -> bool:
+    """Whether a text can be written: JSON may have half of a character (a lone surrogate)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _take_unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 
 from rollbook.containers import CommandResult, ContainerHandle, KeptShell
 from rollbook.environments.environment import PROGRAM_S
 from rollbook.environments.tools import ToolMisuse
-from rollbook.errors import ContainerError, ImageError, LimitReached
+from rollbook.errors import ClientKilled, ContainerError, ImageError, LimitReached
 
 OUTPUT_BYTES = 12_000
 """Less than the limit of a tool's output, which would cut the end off: here both ends are kept."""
@@ -16,6 +17,9 @@ OUTPUT_BYTES = 12_000
 MAX_EDITED_BYTES = 4 << 20
 KILLED = 137
 """The exit code of a program that was killed."""
+
+END_S = 0.5
+"""The shells of a container that is killed may end a little before the runtime knows of its end."""
 
 
 class AgentTerminal:
@@ -68,6 +72,8 @@ class AgentTerminal:
         """Return whether the agent removed what a shell needs, such as its program or the working folder."""
         if isinstance(error, ImageError):
             return True
+        if isinstance(error, ClientKilled):
+            return False
         return await self._handle.is_running() and not await self._handle.find_limit()
 
     async def run_program(self, command: str, env: Mapping[str, str]) -> CommandResult:
@@ -82,8 +88,9 @@ class AgentTerminal:
             await shell.close()
 
     async def _replace_shell(self, error: ContainerError) -> str:
-        """Return what the model is told if code inside killed its shell; raise the error if the container has ended."""
-        if not await self._handle.is_running():
+        """Return what the model is told if code inside killed its shell; raise the error if something else ended it."""
+        await asyncio.sleep(END_S)
+        if isinstance(error, ClientKilled) or not await self._handle.is_running():
             raise error
         await self.close()
         return "[the shell was killed; the next command runs in a new one]"

@@ -26,8 +26,9 @@ DEFAULT_PORT = 80
 class TaskServers:
     """The servers of one rollout: `start` after each start of the container, `stop` before it ends."""
 
-    def __init__(self, handle: ContainerHandle, tables: Sequence[McpTable]) -> None:
-        self._handle, self._tables = handle, tables
+    def __init__(self, handle: ContainerHandle, tables: Sequence[McpTable], taken: Sequence[str] = ()) -> None:
+        """`taken` are the names of the agent's own tools."""
+        self._handle, self._tables, self._taken = handle, tables, taken
         self._sessions: list[McpSession] = []
         self._forwarders = AsyncExitStack()
         self._session_of_tool: dict[str, McpSession] = {}
@@ -36,14 +37,14 @@ class TaskServers:
 
     async def start(self, user: str) -> None:
         """Start every server as a user of the container, and list the tools."""
-        known: dict[str, str] = {}
+        known = dict.fromkeys(self._taken, "the agent")
         self.tools = []
         if not self._agent_has_worked:  # later, it may be the agent that removed a command
             await self._require_commands(user)
             self._agent_has_worked = True
         for table in self._tables:
             session = await self._open(table, user)
-            tools = read_offered_tools(await self._list(session, table), known, f"MCP server {table.name}")
+            tools = read_tools(await self._list(session, table), known, table.name)
             known |= dict.fromkeys(tools, f"MCP server {table.name}")
             self._session_of_tool |= dict.fromkeys(tools, session)
             self.tools += tools.values()
@@ -95,6 +96,14 @@ class TaskServers:
         sessions, self._sessions, self._session_of_tool = self._sessions, [], {}
         await asyncio.gather(*(session.close() for session in sessions))
         await self._forwarders.aclose()
+
+
+def read_tools(offered: list[JSON], known: dict[str, str], server: str) -> dict[str, JSON]:
+    """Return the tools of a server by name; a mistake in them is one of the image, and no attempt can change it."""
+    try:
+        return read_offered_tools(offered, known, f"MCP server {server}")
+    except RolloutFailed as error:
+        raise RolloutFailed("image_error", "mcp", error.message) from None
 
 
 def _load_session_class() -> type[McpSession]:
