@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from rollbook.containers.host import ContainerHost
     from rollbook.containers.images import ImageBuild, hash_folder
     from rollbook.containers.owners import Owner, list_own_objects, reap_leftovers
-    from rollbook.containers.pristine import SYSTEM_FOLDERS, restore_pristine_files
+    from rollbook.containers.pristine import list_absolute, restore_pristine_files
     from rollbook.containers.runtime import Runtime, find_runtime
     from rollbook.containers.shell import CommandResult, KeptShell
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
-    "SYSTEM_FOLDERS",
     "CommandResult",
     "Container",
     "ContainerHandle",
@@ -36,6 +35,7 @@ __all__ = [
     "forward_into",
     "forward_out",
     "hash_folder",
+    "list_absolute",
     "list_own_objects",
     "reap_leftovers",
     "restore_pristine_files",
