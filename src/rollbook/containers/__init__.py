@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rollbook.containers.host import ContainerHost
     from rollbook.containers.images import ImageBuild, hash_folder
     from rollbook.containers.owners import Owner, list_own_objects, reap_leftovers
-    from rollbook.containers.pristine import list_absolute, restore_pristine_files
+    from rollbook.containers.pristine import list_absolute, repair_user_files, restore_pristine_files
     from rollbook.containers.runtime import Runtime, find_runtime
     from rollbook.containers.shell import CommandResult, KeptShell
 else:
@@ -38,5 +38,6 @@ __all__ = [
     "list_absolute",
     "list_own_objects",
     "reap_leftovers",
+    "repair_user_files",
     "restore_pristine_files",
 ]

@@ -311,10 +311,10 @@ class ContainerHandle:
 
         A listing of changes does not tell; the layer with the container's own files does, where we may read it.
         """
-        upper = (await self._find_layers()).get("UpperDir")
+        upper = (await self.find_layers()).get("UpperDir")
         return [folder for folder in folders if upper and is_replaced_folder(upper + folder)]
 
-    async def _find_layers(self) -> dict[str, str]:
+    async def find_layers(self) -> dict[str, str]:
         """Return the folders of this machine with the container's files; nothing where we may not read them."""
         shown = await self._runtime.require("container", "inspect", "--format", "{{json .GraphDriver.Data}}", self.name)
         layers = msgspec.json.decode(shown, type=dict[str, str] | None) or {}
@@ -346,7 +346,7 @@ class ContainerHandle:
 
     async def require_layers(self) -> dict[str, str]:
         """Return the folders of this machine with the container's files; ContainerError where we may not use them."""
-        if layers := await self._find_layers():
+        if layers := await self.find_layers():
             return layers
         why = "what an agent changed can be undone only by root, and with the overlay storage of podman or docker"
         raise ContainerError(f'{why}: run as root, or write environment_mode = "separate" in [verifier]')

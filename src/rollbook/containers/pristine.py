@@ -112,6 +112,15 @@ async def restore_pristine_files(
     return [*shown[:MAX_REPORTED], *([f"and {more} more"] if more > 0 else [])]
 
 
+async def repair_user_files(handle: ContainerHandle) -> None:
+    """Put back, in a container that was killed, files of users that are no files, or are too large.
+
+    The runtime reads them itself when it copies files: it would wait for a pipe for ever.
+    """
+    if await handle.find_layers():
+        await asyncio.to_thread(_restore_user_files, Layers(await handle.find_idle_layers()))
+
+
 def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", others: Sequence[str] = ()) -> None:
     """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it."""
     for folder in SYSTEM_FOLDERS:
@@ -181,14 +190,9 @@ def _hides_library(path: str, status: os.stat_result, known: Collection[str]) ->
 
 
 def _restore_homes(layers: Layers, variables: Variables) -> set[str]:
-    """Put back the files of users if they cannot be read, move root's home or name a strange one; return all homes."""
-    before = _read_homes(layers, image=True)
-    for path in (PASSWD, GROUP):
-        try:
-            layers.read(path, MAX_USER_BYTES)
-        except ValueError:
-            layers.put_back(path)  # the runtime starts no container in which it is a folder
-    now = _read_homes(layers)
+    """Put back the users of the image if root's home was moved, or a home is a strange one; return all homes."""
+    _restore_user_files(layers)
+    before, now = _read_homes(layers, image=True), _read_homes(layers)
     new = set(now.values()) - set(before.values())
     places = {layers.resolve(each) for each in new}
     usual = all(each.startswith("/") for each in new) and not any(is_in(each, KERNEL_FOLDERS) for each in places)
@@ -197,6 +201,14 @@ def _restore_homes(layers: Layers, variables: Variables) -> set[str]:
         places = set()
     homes = {"/root", *before.values(), *(value for name, value in variables if name == "HOME")}
     return places | {layers.resolve(each) for each in homes}
+
+
+def _restore_user_files(layers: Layers) -> None:
+    for path in (PASSWD, GROUP):
+        try:
+            layers.read(path, MAX_USER_BYTES)
+        except ValueError:
+            layers.put_back(path)
 
 
 def _read_homes(layers: Layers, *, image: bool = False) -> dict[str, str]:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.containers import CommandResult, Container, ContainerHandle, hash_folder, restore_pristine_files
+from rollbook.containers import (
+    CommandResult,
+    Container,
+    ContainerHandle,
+    hash_folder,
+    repair_user_files,
+    restore_pristine_files,
+)
 from rollbook.core import JSON, Rollout, Score, Task
 from rollbook.environments.environment import SERVERS_FIELD, Environment
 from rollbook.environments.harbor.artifacts import keep_artifacts
@@ -291,6 +298,7 @@ async def finish_step(state: HarborState) -> None:
     await handle.allow_storage_again()
     notes = await run_collects(handle, step.verifier.collect) if step.verifier.collect else []
     await handle.kill()
+    await repair_user_files(handle)
     kept = handle.artifacts / "steps" / step.name if handle.artifacts and step.name else handle.artifacts
     async with keep_artifacts(handle, step.artifacts, kept) as artifacts:
         if step.verifier.is_separate:
