@@ -1,56 +1,139 @@
-"""What an agent changed is read from the layer of its container."""
+"""What an agent changed is undone in the layer of its container."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from rollbook.containers.layers import is_replaced_file, is_replaced_folder, list_layer_changes, remove_conflict
+from rollbook.containers.layers import Layers, is_replaced_folder, remove_conflict
 
 
 def write(layer: Path, *paths: str) -> None:
     for path in paths:
         (layer / path).parent.mkdir(parents=True, exist_ok=True)
-        (layer / path).write_text("x")
+        (layer / path).write_text(layer.name)
 
 
-def test_changes_are_told_from_additions(tmp_path: Path) -> None:
-    upper, middle, lowest = (tmp_path / name for name in ("upper", "middle", "lowest"))
-    write(lowest, "etc/old", "etc/file", "opt/tool/a")
-    write(middle, "etc/middle", "opt/tool")  # a file in place of the folder below
-    write(upper, "etc/old", "etc/middle", "etc/new", "etc/file/in", "opt/tool/a")
-    changes = list_layer_changes({"UpperDir": str(upper), "LowerDir": f"{middle}:{lowest}"})
-    files = {path: kind for path, kind in changes.items() if (upper / path[1:]).is_file()}
-    assert files == {"/etc/file/in": "A", "/etc/middle": "C", "/etc/new": "A", "/etc/old": "C", "/opt/tool/a": "A"}
-    assert (changes["/etc"], changes["/etc/file"]) == ("C", "C")
+def remove(layer: Path, path: str) -> None:
+    """Mark a path as removed, as the overlay file system does."""
+    (layer / path).parent.mkdir(parents=True, exist_ok=True)
+    os.mknod(layer / path, stat.S_IFCHR, 0)
 
 
-def test_folders_too_deep_to_be_read_are_left_out(tmp_path: Path) -> None:
+@pytest.fixture
+def container(tmp_path: Path) -> tuple[Layers, Path, Path]:
+    upper, lower = tmp_path / "container" / "upper", tmp_path / "lower"
+    upper.mkdir(parents=True)
+    lower.mkdir()
+    return Layers({"UpperDir": str(upper), "LowerDir": f"{lower}:{tmp_path / 'lowest'}"}), upper, lower
+
+
+def test_a_change_or_an_addition_leaves_the_layer(container: tuple[Layers, Path, Path]) -> None:
+    layers, upper, lower = container
+    write(lower, "etc/old")
+    write(upper, "etc/old", "etc/new/in", "etc/kept")
+    for path in ("/etc/old", "/etc/new", "/etc/missing", "/none/at/all"):
+        layers.put_back(path)
+    assert [each.name for each in (upper / "etc").iterdir()] == ["kept"]
+    assert layers.undone == ["/etc/old", "/etc/new"]
+
+
+def test_folders_on_the_way_are_put_back_but_not_what_the_agent_made_in_them(
+    container: tuple[Layers, Path, Path],
+) -> None:
+    layers, upper, lower = container
+    write(lower, "usr/local/bin/cat")
+    write(upper, "evil/bin/cat", "usr/other")
+    (upper / "usr/local").symlink_to("/evil")
+    layers.put_back("/usr/local/bin/cat")
+    assert sorted(os.listdir(upper / "usr")) == ["other"]
+
+
+def test_links_of_the_image_are_followed(container: tuple[Layers, Path, Path]) -> None:
+    layers, upper, lower = container
+    write(lower, "usr/bin/mawk", "etc/alternatives/x")
+    (lower / "usr/bin/awk").symlink_to("/etc/alternatives/awk")
+    (lower / "etc/alternatives/awk").symlink_to("../../usr/bin/mawk")
+    write(upper, "usr/bin/mawk", "evil/awk")
+    (upper / "etc").mkdir()
+    (upper / "etc/alternatives").symlink_to("/evil")
+    layers.put_back("/usr/bin/awk")
+    assert sorted(layers.undone) == ["/etc/alternatives", "/usr/bin/mawk"]
+
+
+def test_no_link_leads_out_of_the_layers(container: tuple[Layers, Path, Path], tmp_path: Path) -> None:
+    layers, upper, _ = container
+    write(tmp_path, "outside/cat")
+    (upper / "opt").symlink_to(tmp_path / "outside")
+    layers.undo("/opt/cat")
+    layers.put_back("/opt/cat")
+    assert (tmp_path / "outside/cat").read_text() == tmp_path.name
+    assert layers.resolve("/opt/cat") == f"{tmp_path}/outside/cat"
+
+
+def test_links_through_folders_of_the_kernel_are_undone(container: tuple[Layers, Path, Path]) -> None:
+    layers, upper, lower = container
+    write(lower, "root/.profile")
+    (upper / "root").symlink_to("/proc/self/root/evil")
+    (upper / "loop").symlink_to("loop")
+    assert layers.resolve("/root") == "/root"
+    assert layers.undone == ["/root"]
+    assert layers.resolve("/loop") == "/loop"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mark a folder as the overlay file system does")
+def test_what_was_removed_or_made_afresh_shows_the_image_again(container: tuple[Layers, Path, Path]) -> None:
+    layers, upper, lower = container
+    write(lower, "usr/bin/cat", "etc/passwd")
+    write(upper, "usr/bin/new")
+    os.setxattr(upper / "usr/bin", "trusted.overlay.opaque", b"y")
+    (upper / "usr/bin").chmod(0o700)
+    remove(upper, "etc/passwd")
+    assert not layers.has_program("/usr/bin/cat")
+    for path in ("/usr/bin", "/etc/passwd"):
+        layers.undo(path)
+    assert layers.read("/usr/bin/cat", 100) == layers.read("/etc/passwd", 100) == b"lower"
+    assert stat.S_IMODE((upper / "usr/bin").stat().st_mode) == stat.S_IMODE((lower / "usr/bin").stat().st_mode)
+    assert os.listdir(upper / "usr/bin") == ["new"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mark a file as removed")
+def test_what_a_layer_of_the_image_removed_is_not_in_the_image(tmp_path: Path) -> None:
+    write(tmp_path / "lowest", "opt/tool/a", "etc/file")
+    write(tmp_path / "lower", "opt/tool")  # a file in place of the folder below
+    remove(tmp_path / "lower", "etc/file")
+    (tmp_path / "upper").mkdir()
+    layers = Layers({"UpperDir": str(tmp_path / "upper"), "LowerDir": f"{tmp_path}/lower:{tmp_path}/lowest"})
+    assert [layers.find_in_image(path) for path in ("/opt/tool/a", "/etc/file")] == [None, None]
+    assert layers.find_in_image("/opt/tool")
+
+
+def test_folders_too_deep_to_be_read_are_moved_as_a_whole(container: tuple[Layers, Path, Path]) -> None:
+    layers, upper, _ = container
     before = Path.cwd()
-    os.chdir(tmp_path)
+    os.chdir(upper)
     try:
         for _ in range(60):
             os.mkdir("a" * 100)
             os.chdir("a" * 100)
     finally:
         os.chdir(before)
-    assert 10 < len(list_layer_changes({"UpperDir": str(tmp_path)})) < 60
+    seen: list[str] = []
+    layers.walk_changes(lambda path, _: bool(seen.append(path)))
+    assert 10 < len(seen) < 60
+    layers.put_back("/" + "a" * 100)
+    assert os.listdir(upper) == []
 
 
-def test_what_took_the_place_of_a_file_or_folder(tmp_path: Path) -> None:
+def test_what_took_the_place_of_a_folder(tmp_path: Path) -> None:
     write(tmp_path, "file")
     (tmp_path / "link").symlink_to("link")
     (tmp_path / "folder").mkdir()
-    assert [each for each in ("file", "link", "folder", "none") if is_replaced_folder(f"{tmp_path}/{each}")] == [
-        "file",
-        "link",
-    ]
-    assert [each for each in ("file", "link", "folder", "none") if is_replaced_file(f"{tmp_path}/{each}")] == [
-        "link",
-        "folder",
-    ]
+    replaced = [each for each in ("file", "link", "folder", "none") if is_replaced_folder(f"{tmp_path}/{each}")]
+    assert replaced == ["file", "link"]
 
 
 def test_what_is_in_the_way_is_removed_and_nothing_outside_the_layer(tmp_path: Path) -> None:

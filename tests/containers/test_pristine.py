@@ -2,63 +2,182 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from rollbook.containers.pristine import choose_restorations, read_loader_cache
+from rollbook.containers.layers import Layers
+from rollbook.containers.pristine import read_loader_cache, undo_changes
+
+MACHINE = "/usr/lib/x86_64-linux-gnu"
+IMAGE = {
+    **dict.fromkeys(("/usr/bin/bash", "/usr/bin/cat", "/usr/bin/mawk", "/entry.sh", "/usr/bin/python3"), ""),
+    **dict.fromkeys((f"{MACHINE}/libc.so.6", f"{MACHINE}/libtinfo.so.6", f"{MACHINE}/libssl.so.3"), ""),
+    **dict.fromkeys((f"{MACHINE}/libpam_misc.so.0", f"{MACHINE}/security/pam_unix.so", "/opt/bash_env"), ""),
+    **dict.fromkeys(("/etc/nsswitch.conf", "/etc/pam.d/su", "/root/.profile", "/usr/local/bin/x"), ""),
+    "/etc/profile.d/x": "",
+    "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nsys:x:3:3::/dev:/bin/false\n",
+}
+VARIABLES = [
+    ("PATH", "tools:/opt/tools:/usr/local/bin:/usr/bin:/bin:later"),
+    ("LD_LIBRARY_PATH", "/opt/lib"),
+    ("BASH_ENV", "/opt/bash_env"),
+]
+
+
+@pytest.fixture
+def upper(tmp_path: Path) -> Path:
+    """The layer of an agent over an image; every file is a program."""
+    for path, text in IMAGE.items():
+        write(tmp_path / "lower", path, text)
+    (tmp_path / "lower/usr/bin/awk").symlink_to("/etc/alternatives/awk")
+    (tmp_path / "lower/bin").symlink_to("usr/bin")
+    (tmp_path / "container/upper").mkdir(parents=True)
+    return tmp_path / "container/upper"
+
+
+def write(layer: Path, path: str, text: str) -> None:
+    (layer / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+    (layer / path[1:]).write_text(text)
+    (layer / path[1:]).chmod(0o755)
+
+
+def undo(upper: Path) -> Layers:
+    layers = Layers({"UpperDir": str(upper), "LowerDir": str(upper.parent.parent / "lower")})
+    undo_changes(layers, VARIABLES, "/app", ["/entry.sh"])
+    return layers
 
 
 @pytest.mark.parametrize(
-    ("path", "kind", "source"),
+    "path",
     [
-        ("/usr/bin/bash", "C", "/usr/bin/bash"),
-        ("/bin/sh", "D", "/bin/sh"),
-        ("/usr/local/bin/cat", "A", "*/cat"),
-        ("/opt/tools/cat", "A", "*/cat"),
-        ("/usr/lib/x86_64-linux-gnu/libc.so.6", "C", "/usr/lib/x86_64-linux-gnu/libc.so.6"),
-        ("/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v3/libc.so.6", "A", "*/libc.so.6"),
-        ("/usr/local/lib/libtinfo.so.6", "A", "*/libtinfo.so.6"),
-        ("/lib64/ld-linux-x86-64.so.2", "C", "/lib64/ld-linux-x86-64.so.2"),
-        ("/etc/ld.so.preload", "A", "/etc/ld.so.preload"),
-        ("/etc/ld.so.cache", "C", "/etc/ld.so.cache"),
-        ("/entry.sh", "C", "/entry.sh"),
-        ("/etc/alternatives/awk", "C", "/etc/alternatives/awk"),
-        ("/etc/nsswitch.conf", "C", "/etc/nsswitch.conf"),
-        ("/etc/pam.d/su", "C", "/etc/pam.d/su"),
-        ("/etc/profile.d/new.sh", "A", "/etc/profile.d/new.sh"),
-        ("/root/.profile", "C", "/root/.profile"),
-        ("/home/someone/.bashrc", "A", "/home/someone/.bashrc"),
-        ("/srv/home/.bashrc", "A", "/srv/home/.bashrc"),
-        ("/usr/lib/x86_64-linux-gnu/libnss_new.so.2", "A", "*/libnss_new.so.2"),
-        ("/usr/lib/x86_64-linux-gnu/libpam_misc.so.0", "C", "/usr/lib/x86_64-linux-gnu/libpam_misc.so.0"),
+        "/usr/bin/bash",
+        "/usr/local/bin/cat",
+        "/opt/tools/cat",
+        "/app/tools/cat",
+        f"{MACHINE}/libc.so.6",
+        f"{MACHINE}/glibc-hwcaps/x86-64-v3/libc.so.6",
+        "/usr/local/lib/libtinfo.so.6",
+        "/opt/lib/libtinfo.so.6",
+        "/lib64/libc.so.6",
+        "/etc/ld.so.preload",
+        "/etc/ld.so.cache",
+        "/etc/ld-musl-x86_64.path",
+        "/entry.sh",
+        "/opt/bash_env",
+        "/etc/nsswitch.conf",
+        "/etc/environment",
+        "/etc/default/locale",
+        "/etc/pam.d/su",
+        "/etc/profile.d/new.sh",
+        "/etc/profile.d/two\nlines.sh",
+        "/etc/profile.d/\udcff.sh",
+        "/root/.profile",
+        "/root/.bash_logout",
+        "/home/someone/.bashrc",
+        f"{MACHINE}/libnss_new.so.2",
+        f"{MACHINE}/gconv/UTF-16.so",
+        f"{MACHINE}/libpam_misc.so.0",
+        f"{MACHINE}/security/pam_unix.so",
     ],
 )
-def test_what_could_speak_for_the_tests_is_put_back(path: str, kind: str, source: str) -> None:
-    chosen = choose_restorations({path: kind}, ["/opt/tools"], ["/entry.sh"], ["/srv/home"])
-    assert [(each.path, each.source) for each in chosen] == [(path, source)]
+def test_what_could_speak_for_the_tests_is_put_back(upper: Path, path: str) -> None:
+    write(upper, path, "evil")
+    assert path in undo(upper).undone
+    assert not (upper / path[1:]).exists()
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"),
+    "path",
     [
-        ("/usr/bin/python3", "C"),
-        ("/usr/local/bin/mytool", "A"),
-        ("/app/cat", "A"),
-        ("/usr/lib/x86_64-linux-gnu/libssl.so.3", "C"),
-        ("/usr/bin", "C"),
-        ("/etc/passwd", "C"),
-        ("/etc/nginx/nginx.conf", "C"),
-        ("/etc/pam.d/sshd", "A"),
-        ("/etc/alternatives/python3", "C"),
-        ("/app/.bashrc", "A"),
-        ("/usr/local/lib/python3.11/site-packages/new.py", "A"),
+        "/usr/bin/python3",
+        "/usr/bin/gawk",  # the image has none
+        "/usr/local/bin/mytool",
+        "/app/cat",
+        "/app/later/cat",
+        "/app/tools/test/data",
+        f"{MACHINE}/libssl.so.3",
+        f"{MACHINE}/libreadline.so.8",
+        "/etc/nginx/nginx.conf",
+        "/etc/default/nginx",
+        "/etc/pam.d/sshd",
+        "/etc/alternatives/python3",
+        "/app/.bashrc",
+        "/usr/local/lib/python3.11/site-packages/new.py",
     ],
 )
-def test_other_work_of_the_agent_stays(path: str, kind: str) -> None:
-    assert choose_restorations({path: kind}, []) == []
+def test_other_work_of_the_agent_stays(upper: Path, path: str) -> None:
+    write(upper, path, "work")
+    assert undo(upper).undone == []
+    assert (upper / path[1:]).read_text() == "work"
+
+
+@pytest.mark.parametrize(
+    "link", ["/usr", "/usr/local", "/usr/local/bin", "/bin", MACHINE, f"{MACHINE}/security", "/etc"]
+)
+def test_a_folder_that_became_a_link_is_put_back(upper: Path, link: str) -> None:
+    write(upper, "/evil/cat", "evil")
+    (upper / link[1:]).parent.mkdir(parents=True, exist_ok=True)
+    (upper / link[1:]).symlink_to("/evil")
+    assert link in undo(upper).undone
+
+
+@pytest.mark.parametrize("link", ["/opt/tools", "/opt/lib", "/etc/default", "/root"])
+def test_a_link_to_a_folder_of_the_agent_is_followed(upper: Path, link: str) -> None:
+    for name in ("cat", "libc.so.6", "locale", ".profile", "work"):
+        write(upper, f"/evil/{name}", "evil")
+    (upper / link[1:]).parent.mkdir(parents=True, exist_ok=True)
+    (upper / link[1:]).symlink_to("/evil")
+    undo(upper)
+    assert len(os.listdir(upper / "evil")) == 4
+    assert (upper / "evil/work").exists()
+
+
+def test_users_that_the_agent_made_stay_without_their_startup_files(upper: Path) -> None:
+    write(upper, "/etc/passwd", IMAGE["/etc/passwd"] + "new:x:1:1::/srv//home/:/bin/sh\n")
+    write(upper, "/srv/home/.profile", "evil")
+    assert undo(upper).undone == ["/srv/home/.profile"]
+
+
+@pytest.mark.parametrize(
+    "line", ["root:x:0:0::/evil:", " root:x:0:0::/evil:", "root:x:0:0::root:", "new:x:1:1::/proc/self/root/evil:"]
+)
+def test_a_strange_home_restores_the_users_of_the_image(upper: Path, line: str) -> None:
+    write(upper, "/etc/passwd", f"{line}\n{IMAGE['/etc/passwd']}")
+    assert undo(upper).undone == ["/etc/passwd"]
+
+
+def make_cache(paths: dict[str, str]) -> bytes:
+    at, table, texts = 48 + 24 * len(paths), b"", b""
+    for name, path in paths.items():
+        table += struct.pack("<iIIIQ", 0x303, at + len(texts), at + len(texts) + len(name) + 1, 0, 0)
+        texts += f"{name}\0{path}\0".encode()
+    return b"glibc-ld.so.cache1.1" + struct.pack("<II", len(paths), len(texts)) + bytes(20) + table + texts
+
+
+SYSTEM = {name: f"{MACHINE}/{name}" for name in ("libc.so.6", "libtinfo.so.6")}
+
+
+@pytest.mark.parametrize(
+    ("paths", "kept"),
+    [
+        ({**SYSTEM, "libnew.so.1": "/opt/libnew.so.1"}, True),
+        ({**SYSTEM, "libreadline.so.8": f"{MACHINE}/libreadline.so.8"}, True),
+        ({**SYSTEM, "libc.so.6": "/evil/libc.so.6"}, False),
+        ({"libc.so.6": SYSTEM["libc.so.6"]}, False),
+        ({}, False),
+    ],
+)
+def test_a_cache_of_the_loader_stays_if_it_names_the_libraries_of_the_image(
+    upper: Path, paths: dict[str, str], kept: bool
+) -> None:
+    for layer, content in ((upper.parent.parent / "lower", SYSTEM), (upper, paths)):
+        (layer / "etc").mkdir(exist_ok=True)
+        (layer / "etc/ld.so.cache").write_bytes(make_cache(content))
+    assert undo(upper).undone == ([] if kept else ["/etc/ld.so.cache"])
 
 
 def test_the_cache_of_the_loader_is_read() -> None:
@@ -71,7 +190,20 @@ def test_the_cache_of_the_loader_is_read() -> None:
         assert any(path in shown for path in found[name])
 
 
+def test_a_cache_behind_the_older_format_is_read_where_the_loader_reads_it() -> None:
+    decoy = make_cache({}).ljust(12 * 6, b"\0")
+    old = b"ld.so-1.7.0\0" + struct.pack("<I", 6) + decoy
+    assert read_loader_cache(old + make_cache({"a": "/evil/a"})) == {"a": {"/evil/a"}}
+
+
 def test_a_broken_cache_is_an_error() -> None:
-    for data in (b"", b"x" * 100, b"glibc-ld.so.cache1.1" + struct.pack("<I", 9) + b"\0" * 30):
+    magic = b"glibc-ld.so.cache1.1"
+    for data in (
+        b"",
+        b"x" * 100,
+        b"x" + make_cache({}),
+        magic + struct.pack("<I", 9) + bytes(30),
+        make_cache(SYSTEM)[:-1],
+    ):
         with pytest.raises(ValueError, match="cache"):
             read_loader_cache(data)

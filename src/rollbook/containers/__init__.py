@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from rollbook.containers.host import ContainerHost
     from rollbook.containers.images import ImageBuild, hash_folder
     from rollbook.containers.owners import Owner, list_own_objects, reap_leftovers
-    from rollbook.containers.pristine import SYSTEM_FOLDERS, restore_pristine_files
+    from rollbook.containers.pristine import list_absolute, repair_user_files, restore_pristine_files
     from rollbook.containers.runtime import Runtime, client_variables, find_runtime
     from rollbook.containers.shell import CommandResult, KeptShell
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
-    "SYSTEM_FOLDERS",
     "CommandResult",
     "Container",
     "ContainerHandle",
@@ -37,7 +36,9 @@ __all__ = [
     "forward_into",
     "forward_out",
     "hash_folder",
+    "list_absolute",
     "list_own_objects",
     "reap_leftovers",
+    "repair_user_files",
     "restore_pristine_files",
 ]

@@ -26,13 +26,7 @@ from rollbook.containers.control_groups import (
     lift_cpu_quota,
 )
 from rollbook.containers.deleted_files import count_deleted_bytes
-from rollbook.containers.layers import (
-    is_replaced_file,
-    is_replaced_folder,
-    list_layer_changes,
-    measure_folders,
-    remove_conflict,
-)
+from rollbook.containers.layers import is_replaced_folder, measure_folders, remove_conflict
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
 from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
@@ -49,6 +43,7 @@ KILL_TO_ERROR_S = 3.0
 EVENT_S = 0.3
 """The kernel reports the end of a control group a little later."""
 
+UNMOUNT_CHECKS, UNMOUNT_CHECK_S = 300, 0.1
 MAX_FILE_BYTES = 64 << 20
 MAX_DOWNLOAD_BYTES = 256 << 20
 
@@ -137,7 +132,7 @@ class ContainerHandle:
 
     async def _find_written_folders(self) -> list[str]:
         """Return the folders of this machine with what the container writes: its layer, and volumes of its image."""
-        if not (upper := (await self._find_layers()).get("UpperDir")):
+        if not (upper := (await self.find_layers()).get("UpperDir")):
             return []
         shown = await self._runtime.require("container", "inspect", "--format", "{{json .Mounts}}", self.name)
         mounts = msgspec.json.decode(shown, type=list[dict[str, object]] | None) or []
@@ -310,7 +305,7 @@ class ContainerHandle:
 
         Return whether that could be done: only in the layer of a container that has ended.
         """
-        upper = (await self._find_layers()).get("UpperDir")
+        upper = (await self.find_layers()).get("UpperDir")
         if not upper or await self.is_running():
             return False
         file = io.BytesIO(archive) if isinstance(archive, bytes) else archive
@@ -330,15 +325,6 @@ class ContainerHandle:
             await self._pull_archive(source, file, max_bytes)
             file.seek(0)
             await asyncio.to_thread(_unpack, file, target)
-
-    async def copy_to(self, other: ContainerHandle, path: str, *, max_bytes: int) -> None:
-        """Copy a folder to the same path in another container, in place of what is there; root owns it then."""
-        folder = temporary_root()
-        with tempfile.TemporaryFile(dir=folder) as pulled, tempfile.TemporaryFile(dir=folder) as prepared:
-            await self._pull_archive(path, pulled, max_bytes)
-            # podman gives the owners of this machine, which mean nothing to the other container.
-            await asyncio.to_thread(_give_to_root, pulled, prepared)
-            await other.put_archive(str(PurePosixPath(path).parent), prepared)
 
     async def _pull_archive(self, source: str, file: IO[bytes], max_bytes: int) -> None:
         process = await asyncio.create_subprocess_exec(
@@ -392,15 +378,10 @@ class ContainerHandle:
 
         A listing of changes does not tell; the layer with the container's own files does, where we may read it.
         """
-        upper = (await self._find_layers()).get("UpperDir")
+        upper = (await self.find_layers()).get("UpperDir")
         return [folder for folder in folders if upper and is_replaced_folder(upper + folder)]
 
-    async def find_replaced_files(self, files: Iterable[str]) -> list[str]:
-        """Return which of these files of the image are now something else, such as a folder."""
-        upper = (await self._find_layers()).get("UpperDir")
-        return [file for file in files if upper and is_replaced_file(upper + file)]
-
-    async def _find_layers(self) -> dict[str, str]:
+    async def find_layers(self) -> dict[str, str]:
         """Return the folders of this machine with the container's files; nothing where we may not read them."""
         shown = await self._runtime.require("container", "inspect", "--format", "{{json .GraphDriver.Data}}", self.name)
         layers = msgspec.json.decode(shown, type=dict[str, str] | None) or {}
@@ -419,12 +400,10 @@ class ContainerHandle:
             return []
         return await self._inspect_image("Entrypoint")
 
-    async def search_path(self) -> list[str]:
-        """Return the folders in which programs are found: those of the task, else those of the image."""
-        settings = [f"{name}={value}" for name, value in self.container.env.items()]
-        settings = [*await self._inspect_image("Env"), *settings]
-        found = [value for name, _, value in (each.partition("=") for each in settings) if name == "PATH"]
-        return [each.rstrip("/") for each in found[-1].split(":") if each] if found else []
+    async def environment(self) -> list[tuple[str, str]]:
+        """Return the variables of the container: those of the image, then those of the task."""
+        settings = [each.partition("=") for each in await self._inspect_image("Env")]
+        return [*((name, value) for name, _, value in settings), *self.container.env.items()]
 
     async def _inspect_image(self, field: str) -> list[str]:
         shown = await self._runtime.call(
@@ -432,12 +411,21 @@ class ContainerHandle:
         )
         return msgspec.json.decode(shown.stdout or b"null", type=list[str] | None) or []
 
-    async def changed_paths(self) -> dict[str, str]:
-        """Return what differs from the image: A (added), C (changed) or D (deleted) by path."""
-        if layers := await self._find_layers():
-            return await asyncio.to_thread(list_layer_changes, layers)
-        lines = (await self._runtime.require("diff", self.name)).decode(errors="replace").splitlines()
-        return {path: kind for kind, _, path in (line.partition(" ") for line in lines) if path}
+    async def require_layers(self) -> dict[str, str]:
+        """Return the folders of this machine with the container's files; ContainerError where we may not use them."""
+        if layers := await self.find_layers():
+            return layers
+        why = "what an agent changed can be undone only by root, and with the overlay storage of podman or docker"
+        raise ContainerError(f'{why}: run as root, or write environment_mode = "separate" in [verifier]')
+
+    async def find_idle_layers(self) -> dict[str, str]:
+        """Return the same of a container that was killed, once nothing uses them."""
+        for _ in range(UNMOUNT_CHECKS):
+            layers = await self.require_layers()
+            if not os.path.ismount(layers.get("MergedDir", "")):
+                return layers
+            await asyncio.sleep(UNMOUNT_CHECK_S)
+        raise ContainerError(f"the files of container {self.name} are still in use")
 
     async def snapshot(self) -> str:
         """Return the name of an image of what is inside now; it is removed together with the container."""
@@ -471,14 +459,15 @@ class ContainerHandle:
 
     async def _repair_workdir(self) -> bool:
         """Put folders where code inside left something else on the way to the working folder; return whether any."""
-        place = PurePosixPath(await self._find_workdir())
+        place = PurePosixPath(await self.find_workdir())
         folders = [str(each) for each in (*reversed(place.parents), place) if each.name]
         replaced = await self.find_replaced_folders(folders)
         for folder in replaced:
             await self.put_archive("/", _pack_folder(folder))
         return bool(replaced)
 
-    async def _find_workdir(self) -> str:
+    async def find_workdir(self) -> str:
+        """Return the folder in which commands run."""
         shown = await self._runtime.require("container", "inspect", "--format", "{{.Config.WorkingDir}}", self.name)
         return shown.decode().strip() or "/"
 
@@ -518,14 +507,6 @@ def _own_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
-
-
-def _give_to_root(source: IO[bytes], target: IO[bytes]) -> None:
-    source.seek(0)
-    with tarfile.open(fileobj=source, mode="r|") as old, tarfile.open(fileobj=target, mode="w|") as new:
-        for entry in old:
-            new.addfile(_own_by_root(entry), old.extractfile(entry) if entry.isreg() else None)
-    target.seek(0)
 
 
 def _unpack(file: IO[bytes], target: Path) -> None:

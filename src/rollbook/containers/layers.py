@@ -1,36 +1,135 @@
-"""The layer with a container's own files, as the overlay file system of this machine keeps it.
+"""The files of a container that was killed, as the overlay file system of this machine keeps them.
 
-It is read directly, and not by `podman diff`, which fails where a folder took the place of a file, and leaves out
-folders that got their old time back.
+The image is the lower layers; what code inside changed is the upper layer: files, links, folders, and a device with the
+number 0 for what was removed. To move something out of the upper layer is to have the image's own in its place again,
+so no file is ever copied. No link is followed outside these layers: code inside may point one at this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import posixpath
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
-OPAQUE = "trusted.overlay.opaque"
-"""The mark of a folder that hides what the layers below have in its place."""
+MARKS = ("trusted.overlay.opaque", "trusted.overlay.redirect")
+"""The marks of a folder that hides, or takes from elsewhere, what the layers below have in its place."""
+
+KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
+"""Folders of the kernel, whose links lead anywhere."""
+
+MAX_LINKS = 40
 
 
-def list_layer_changes(data: Mapping[str, str]) -> dict[str, str]:
-    """Return A (added), C (changed) or D (deleted) by path; `data` is what the runtime says of the layers."""
-    lowers = [each for each in data.get("LowerDir", "").split(":") if each]
-    changes = {}
-    folders = [("", lowers)]
-    while folders:
-        inner, below = folders.pop()
-        for name, status in _list_folder(data["UpperDir"] + inner):
-            path = f"{inner}/{name}"
-            shown = path.encode(errors="surrogateescape").decode(errors="replace")
-            changes[shown] = "D" if _is_whiteout(status) else "C" if _exists(path, below) else "A"
-            if stat.S_ISDIR(status.st_mode):
-                folders.append((path, list(_find_folders(path, below))))
-    return dict(sorted(changes.items()))
+class Found(NamedTuple):
+    """A path that is there, and the layer that has it."""
+
+    layer: str
+    status: os.stat_result
+
+
+class Layers:
+    """The layers of one container. Paths are those inside; names that are no text keep their bytes in surrogates."""
+
+    def __init__(self, data: Mapping[str, str]) -> None:
+        """Take what the runtime says of the layers."""
+        self.upper = data["UpperDir"]
+        self.lowers = [each for each in data.get("LowerDir", "").split(":") if each]
+        self.undone: list[str] = []
+        """The paths that were made those of the image again."""
+        self._aside = tempfile.mkdtemp(prefix="rollbook-undone-", dir=posixpath.dirname(self.upper))
+
+    def walk_changes(self, is_undone: Callable[[str, os.stat_result], bool]) -> None:
+        """Undo every change of the upper layer that is chosen; nothing inside a folder that was undone as a whole."""
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            for name, status in _list_folder(self.upper + folder):
+                path = f"{folder}/{name}"
+                if is_undone(path, status):
+                    self.put_back(path)
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(path)  # one that was moved away is empty now
+
+    def find_in_image(self, path: str) -> Found | None:
+        """Return what the image has at a path without links."""
+        return _find(path, self.lowers)
+
+    def resolve(self, path: str) -> str:
+        """Return where a path leads inside. A link to a folder of the kernel that the image lacks is undone first."""
+        while True:
+            *links, place = _trace(path, [self.upper, *self.lowers])
+            count = len(self.undone)
+            for link in links if is_in(place, KERNEL_FOLDERS) else ():
+                self.undo(link)
+            if len(self.undone) == count:
+                return place
+
+    def has_program(self, path: str) -> bool:
+        """Return whether a path without links among its folders is a program, or a link that may lead to one."""
+        found = _find(path, [self.upper, *self.lowers])
+        mode = found.status.st_mode if found else 0
+        return stat.S_ISLNK(mode) or (stat.S_ISREG(mode) and bool(mode & 0o111))
+
+    def list_in_image(self, folders: Iterable[str]) -> set[str]:
+        """Return the names that folders of the image have; links to folders are followed."""
+        places = {_trace(each, self.lowers)[-1] for each in folders}
+        visible = [(layer, place) for place in places for layer in _find_visible(place, self.lowers)]
+        return {name for layer, place in visible for name, _ in _list_folder(layer + place)}
+
+    def put_back(self, path: str) -> None:
+        """Make a path that of the image, with the folders and links on the way to what the image has there."""
+        for step in _trace(path, self.lowers):
+            for each in (*_list_parents(step), step):
+                before = self.find_in_image(each)
+                if before and not (_is_folder(before) and _is_folder(_find(each, [self.upper]))):
+                    self.undo(each)
+        folder, name = posixpath.split(path)
+        self.undo(posixpath.join(self.resolve(folder), name))
+
+    def undo(self, path: str) -> None:
+        """Make one path that of the image; of a folder that the image has too only itself, not what is in it."""
+        folder, name = posixpath.split(path)
+        with suppress(FileNotFoundError, NotADirectoryError), _open_folder(self.upper, folder) as descriptor:
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            before = self.find_in_image(path)
+            if before and _is_folder(before) and stat.S_ISDIR(status.st_mode):
+                changed = self._show_image(path, before.status)
+            else:
+                changed = True
+                # Beside the layer, from where the runtime removes it with the container: that is one step for a folder.
+                os.rename(name, f"{self._aside}/{len(self.undone)}", src_dir_fd=descriptor)
+            self.undone += [path] if changed else []
+
+    def _show_image(self, path: str, before: os.stat_result) -> bool:
+        """Let a folder show what the image has in it, with the image's permissions; return whether it hid that."""
+        os.chmod(self.upper + path, stat.S_IMODE(before.st_mode))
+        marks = [mark for mark in MARKS if mark in os.listxattr(self.upper + path, follow_symlinks=False)]
+        for mark in marks:
+            os.removexattr(self.upper + path, mark, follow_symlinks=False)
+        return bool(marks)
+
+    def read(self, path: str, max_bytes: int, *, image: bool = False) -> bytes:
+        """Return a file of the container or of its image; ValueError if there is no regular file or it is larger."""
+        found = _find(path, self.lowers if image else [self.upper, *self.lowers])
+        if not found or not stat.S_ISREG(found.status.st_mode) or found.status.st_size > max_bytes:
+            raise ValueError(f"{path} is no regular file of at most {max_bytes} bytes")
+        with open(found.layer + path, "rb") as file:
+            return file.read(max_bytes)
+
+
+def is_in(path: str, folders: Sequence[str]) -> bool:
+    """Whether a path is one of the folders or inside one.
+
+    >>> is_in("/dev/shm", ["/dev"]), is_in("/developer", ["/dev"])
+    (True, False)
+    """
+    return any(path == each or path.startswith(f"{each.rstrip('/')}/") for each in folders)
 
 
 def is_replaced_folder(path: str) -> bool:
@@ -40,30 +139,45 @@ def is_replaced_folder(path: str) -> bool:
     return False
 
 
-def is_replaced_file(path: str) -> bool:
-    """Whether a path of the layer is something else than a regular file."""
-    with suppress(OSError):
-        status = os.lstat(path)
-        return not stat.S_ISREG(status.st_mode) and not _is_whiteout(status)
-    return False
+def _trace(path: str, layers: Sequence[str]) -> list[str]:
+    """Return every link on the way of a path, each by its own path without links, and where the last one leads."""
+    links: list[str] = []
+    place, left = "/", path
+    while left:
+        part, _, left = left.lstrip("/").partition("/")
+        place = posixpath.normpath(posixpath.join(place, part))
+        found = _find(place, layers)
+        if found and stat.S_ISLNK(found.status.st_mode) and len(links) < MAX_LINKS:
+            links.append(place)
+            target = os.readlink(found.layer + place)
+            place, left = "/" if target.startswith("/") else posixpath.dirname(place), f"{target}/{left}"
+    return [*links, place]
 
 
-def _list_folder(path: str) -> list[tuple[str, os.stat_result]]:
-    """Return what a folder has; nothing of one whose path is too long to be read."""
-    with suppress(OSError), os.scandir(path) as entries:
-        return [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
-    return []
-
-
-def _is_whiteout(status: os.stat_result) -> bool:
-    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
-
-
-def _exists(path: str, layers: Sequence[str]) -> bool:
-    for layer in layers:
+def _find(path: str, layers: Sequence[str]) -> Found | None:
+    """Return what layers have at a path whose folders are no links."""
+    for layer in _find_visible(posixpath.dirname(path), layers):
         with suppress(OSError):
-            return not _is_whiteout(os.lstat(layer + path))
-    return False
+            status = os.lstat(layer + path)
+            return None if _is_whiteout(status) else Found(layer, status)
+    return None
+
+
+def _find_visible(folder: str, layers: Sequence[str]) -> Sequence[str]:
+    """Return the layers that are visible in a folder."""
+    for each in (*_list_parents(folder), folder):
+        layers = list(_find_folders(each, layers))
+    return layers
+
+
+def _list_parents(path: str) -> list[str]:
+    """Return the folders that a path is in, outer ones first, without the root.
+
+    >>> _list_parents("/usr/local/bin")
+    ['/usr', '/usr/local']
+    """
+    parts = path.strip("/").split("/")
+    return ["/" + "/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _find_folders(path: str, layers: Sequence[str]) -> Iterator[str]:
@@ -80,9 +194,38 @@ def _find_folders(path: str, layers: Sequence[str]) -> Iterator[str]:
             return
 
 
+@contextmanager
+def _open_folder(root: str, path: str) -> Iterator[int]:
+    """Open a folder of a layer; NotADirectoryError if there is a link on the way."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in filter(None, path.split("/")):
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _list_folder(path: str) -> list[tuple[str, os.stat_result]]:
+    """Return what a folder has; nothing of one that is gone, or whose path is too long to be read."""
+    with suppress(OSError), os.scandir(path) as entries:
+        return [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+    return []
+
+
+def _is_whiteout(status: os.stat_result) -> bool:
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def _is_folder(found: Found | None) -> bool:
+    return found is not None and stat.S_ISDIR(found.status.st_mode)
+
+
 def _is_opaque(path: str) -> bool:
     with suppress(OSError):
-        return os.getxattr(path, OPAQUE, follow_symlinks=False) == b"y"
+        return any(mark in MARKS for mark in os.listxattr(path, follow_symlinks=False))
     return False
 
 
@@ -96,21 +239,21 @@ def remove_conflict(upper: str, path: str, *, is_folder: bool) -> None:
     folder = upper
     for parent in parents:
         folder = f"{folder}/{parent}"
-        if not _is_folder(folder):
+        if not _is_folder_at(folder):
             return
     place = f"{folder}/{name}"
-    if not os.path.lexists(place) or _is_folder(place) == is_folder or _is_whiteout(os.lstat(place)):
+    if not os.path.lexists(place) or _is_folder_at(place) == is_folder or _is_whiteout(os.lstat(place)):
         return
     if not is_folder:
         shutil.rmtree(place)
         return
     os.unlink(place)
     os.mkdir(place, 0o755)
-    os.setxattr(place, OPAQUE, b"y")
+    os.setxattr(place, MARKS[0], b"y")
     os.chown(place, os.stat(folder).st_uid, os.stat(folder).st_gid)
 
 
-def _is_folder(path: str) -> bool:
+def _is_folder_at(path: str) -> bool:
     with suppress(OSError):
         return stat.S_ISDIR(os.lstat(path).st_mode)
     return False

@@ -1,341 +1,261 @@
 """Put back what the tests of a task rely on: the shell, its libraries and the basic programs, as the image has them.
 
 An agent that is root in its container can replace bash, put another `cat` before the real one, or preload a library
-into every program. Before tests run, every such change is undone with the files of the image. Other programs and
-libraries, which an agent may have been asked to install or change, stay as it left them.
+into every program. Before tests run, every such change is undone. Other programs and libraries, which an agent may
+have been asked to install or change, stay as it left them.
 """
 
 from __future__ import annotations
 
-import io
+import asyncio
+import os
+import posixpath
 import re
+import stat
 import struct
-import tarfile
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import PurePosixPath
+from collections.abc import Collection, Iterable, Sequence
 
-import msgspec
-
-from rollbook.containers.container import Container
 from rollbook.containers.handle import ContainerHandle
-from rollbook.containers.host import ContainerHost
-from rollbook.containers.shell import quote
-from rollbook.errors import ContainerError, RolloutFailed
+from rollbook.containers.layers import KERNEL_FOLDERS, Layers, is_in
+from rollbook.errors import ContainerError
 
-PROGRAMS = frozenset(
-    [
-        "[",
-        "awk",
-        "basename",
-        "bash",
-        "bunzip2",
-        "cat",
-        "chgrp",
-        "chmod",
-        "chown",
-        "chroot",
-        "cksum",
-        "cmp",
-        "comm",
-        "cp",
-        "csplit",
-        "cut",
-        "dash",
-        "date",
-        "dd",
-        "df",
-        "diff",
-        "dir",
-        "dirname",
-        "du",
-        "echo",
-        "egrep",
-        "env",
-        "expand",
-        "expr",
-        "factor",
-        "false",
-        "fgrep",
-        "find",
-        "fmt",
-        "fold",
-        "gawk",
-        "grep",
-        "groups",
-        "gzip",
-        "head",
-        "hostname",
-        "id",
-        "install",
-        "join",
-        "kill",
-        "link",
-        "ln",
-        "logname",
-        "ls",
-        "mawk",
-        "md5sum",
-        "mkdir",
-        "mkfifo",
-        "mknod",
-        "mktemp",
-        "mv",
-        "nice",
-        "nl",
-        "nohup",
-        "nawk",
-        "nproc",
-        "numfmt",
-        "od",
-        "paste",
-        "pathchk",
-        "pidof",
-        "pr",
-        "printenv",
-        "printf",
-        "ps",
-        "ptx",
-        "pwd",
-        "readlink",
-        "realpath",
-        "rm",
-        "rmdir",
-        "sed",
-        "seq",
-        "setpriv",
-        "sh",
-        "sha1sum",
-        "sha224sum",
-        "sha256sum",
-        "sha384sum",
-        "sha512sum",
-        "shred",
-        "shuf",
-        "sleep",
-        "sort",
-        "split",
-        "stat",
-        "stdbuf",
-        "stty",
-        "su",
-        "sudo",
-        "sum",
-        "sync",
-        "tac",
-        "tail",
-        "tar",
-        "tee",
-        "test",
-        "timeout",
-        "touch",
-        "tr",
-        "true",
-        "truncate",
-        "tsort",
-        "tty",
-        "uname",
-        "unexpand",
-        "uniq",
-        "unlink",
-        "users",
-        "wc",
-        "which",
-        "which.debianutils",
-        "who",
-        "whoami",
-        "xargs",
-        "yes",
-        "zcat",
-        "busybox",
-    ]
-)
+_PROGRAMS = """
+[ arch awk b2sum base32 base64 basename basenc bash bunzip2 busybox bzcat bzcmp bzdiff bzegrep bzfgrep bzgrep
+bzip2 bzless bzmore cat chcon chgrp chmod chown chroot cksum cmp column comm coreutils cp csplit cut dash date
+dd df diff diff3 dir dircolors dirname du echo egrep env expand expr factor false fgrep find flock fmt fold gawk
+getent getopt grep groups gunzip gzexe gzip head hexdump hostid hostname iconv id igawk install ischroot join
+kill link ln locale logname ls mawk md5sum md5sum.textutils mkdir mkfifo mknod mktemp more mountpoint mv nawk
+nice nl nohup nproc numfmt od original-awk paste pathchk pgrep pidof pinky pkill pr printenv printf ps ptx pwd
+rbash readlink realpath rev rgrep rm rmdir run-parts runcon runuser sdiff sed seq setpriv setsid sh sha1sum
+sha224sum sha256sum sha384sum sha512sum shred shuf sleep sort split stat stdbuf stty su sudo sum sync tac tail
+tar tee tempfile test timeout touch tr true truncate tsort tty uname uncompress unexpand uniq unlink unxz users
+vdir wc which which.debianutils who whoami xargs xxd xz xzcat yes zcat zcmp zdiff zegrep zfgrep zforce zgrep
+zless zmore znew
+"""
+PROGRAMS = frozenset(_PROGRAMS.split())
 """The shell and the programs that test scripts are made of."""
 
 LIBRARIES = re.compile(
-    r"(?:ld-linux.*|ld-musl.*|ld\.so.*|ld-2.*|lib(?:c|m|dl|rt|pthread|tinfo|readline|selinux|pcre2-8|acl|attr|cap|gmp|"
-    r"mpfr|sigsegv|crypto|resolv|nss_\w+|pam\w*|audit|cap-ng|crypt|proc-?2|procps)[-.].*so.*|pam_\w+\.so)"
+    r"(?:ld-linux.*|ld-musl.*|ld\.so.*|ld-2.*|lib(?:c|m|mvec|dl|rt|util|anl|nsl|pthread|tinfo|ncursesw?|readline|selinux|"
+    r"pcre2-8|acl|attr|cap|gmp|mpfr|sigsegv|crypto|resolv|nss_\w+|pam\w*|audit|cap-ng|crypt|proc-?2|procps|stdbuf)"
+    r"[-.].*so.*|pam_\w+\.so)",
+    re.DOTALL,
 )
 """The libraries that those programs load, and the program that loads them."""
 
+PLUGINS = re.compile(r"(?:libnss_\w+\.so.*|pam_\w+\.so)", re.DOTALL)
+"""Libraries that are loaded because a setting names them: one that the image lacks is none that tests need."""
+
+CPU_FOLDERS = re.compile(r"glibc-hwcaps|x86-64-v\d|tls|haswell|xeon_phi|avx512_1|x86_64|i[3-6]86|sse2|aarch64|atomics")
+"""Folders for some processors, in which the loader looks before the folder that they are in."""
+
 PROGRAM_FOLDERS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
-LIBRARY_FOLDERS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib")
-SETTING_FOLDERS = ("/etc/alternatives", "/etc/pam.d", "/etc/profile.d", "/etc/security")
-MACHINE_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")
-SYSTEM_FOLDERS = ("/usr", "/etc", *PROGRAM_FOLDERS, *LIBRARY_FOLDERS, *MACHINE_FOLDERS, *SETTING_FOLDERS)
+LIBRARY_FOLDERS = (
+    *("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/usr/libexec"),
+    *(f"{each}/{machine}-linux-gnu" for each in ("/lib", "/usr/lib") for machine in ("x86_64", "aarch64")),
+)
+SETTING_FOLDERS = ("/etc/alternatives", "/etc/default", "/etc/pam.d", "/etc/profile.d", "/etc/security")
+SYSTEM_FOLDERS = (
+    *("/usr", "/usr/local", "/etc", "/run", "/tmp", "/var", "/var/tmp"),
+    *(*PROGRAM_FOLDERS, *LIBRARY_FOLDERS, *SETTING_FOLDERS),
+    *(f"{each}/{plugins}" for each in LIBRARY_FOLDERS for plugins in ("security", "gconv")),
+)
 """Folders without which no test runs; in most images those at the top are links to others. Outer folders first."""
 
 SETTINGS = re.compile(
-    r"/etc/(?:nsswitch\.conf|environment|login\.defs|profile|profile\.d/.+|bash\.bashrc|bashrc|inputrc|pam\.conf|"
-    r"security/[^/]+\.conf|pam\.d/(?:su|su-l|sudo|sudo-i|runuser|runuser-l|login|other|(?:common|system|password)-\w+))"
+    r"/etc/(?:nsswitch\.conf|environment|login\.defs|locale\.conf|profile|bash\.bashrc|bash\.bash_logout|bashrc|inputrc|"
+    r"pam\.conf|ld\.so\.preload|ld-musl-.+\.path|z(?:shenv|profile|login|logout)|"
+    r"(?:profile\.d|security|bash|zsh)(?:/.+)?|"
+    r"pam\.d/(?:su|su-l|sudo|sudo-i|runuser|runuser-l|login|other|(?:common|system|password)-\w+))",
+    re.DOTALL,
 )
 """What the shell and the basic programs read in /etc. The rest of /etc is work of the agent: users, servers, hosts."""
 
+SETTING_FILES = ("/etc/default/locale", "/etc/default/su", "/etc/default/login")
+"""Settings in a folder that the image may lack: the agent could make it a link."""
+
 STARTUP_FILES = frozenset(
-    [".profile", ".bash_profile", ".bash_login", ".bashrc", ".inputrc", ".pam_environment", ".zshenv", ".zprofile"]
+    [
+        *(".profile", ".bash_profile", ".bash_login", ".bash_logout", ".bashrc", ".inputrc", ".pam_environment"),
+        *(".zshenv", ".zprofile", ".zlogin", ".zlogout", ".zshrc"),
+    ]
 )
-"""What a shell of a user reads first, in the user's home."""
+"""What a shell of a user reads when it starts or ends, in the user's home."""
 
-PLUGINS = re.compile(r"(?:libnss_\w+\.so.*|pam_\w+\.so)")
-"""Libraries that are loaded because a setting names them: one that the image lacks is none that tests need."""
+FILE_VARIABLES = ("BASH_ENV", "LD_PRELOAD", "LD_AUDIT")
+"""Variables that name files whose code is run in every shell or program."""
 
-MAX_FOLDER_BYTES = 8 << 30
-USER_FILES = ("/etc/passwd", "/etc/group")
-"""Files that the runtime reads itself: it starts no container in which one of them is a folder."""
+PASSWD, GROUP, CACHE = "/etc/passwd", "/etc/group", "/etc/ld.so.cache"
+MAX_USER_BYTES = 1 << 18
+MAX_CACHE_BYTES = 16 << 20
+MAX_REPORTED = 100
 
-PRELOAD, CACHE = "/etc/ld.so.preload", "/etc/ld.so.cache"
-
-
-class Restoration(msgspec.Struct, frozen=True):
-    """A path to put back, and where the image has what belongs there; nothing: an empty file belongs there."""
-
-    path: str
-    source: str
+Variables = Sequence[tuple[str, str]]
+"""Environment variables; a name that occurs twice has one value for the shell that sets up and one for the tests."""
 
 
-def choose_restorations(
-    changes: Mapping[str, str], search_path: Iterable[str], others: Iterable[str] = (), homes: Iterable[str] = ()
-) -> list[Restoration]:
-    """Return what of the changes of an agent is undone; `others` are more paths that must be those of the image."""
-    folders = {*PROGRAM_FOLDERS, "/etc/alternatives", *search_path}
-    others, homes = {PRELOAD, CACHE, *others}, {"/root", *homes}
-    chosen = []
-    for path, kind in changes.items():
-        place = PurePosixPath(path)
-        if path in others or SETTINGS.fullmatch(path) or _is_startup_file(place, homes):
-            chosen.append(Restoration(path, path))
-        elif (str(place.parent) in folders and place.name in PROGRAMS) or (
-            path.startswith(tuple(f"{each}/" for each in LIBRARY_FOLDERS)) and LIBRARIES.fullmatch(place.name)
-        ):
-            chosen.append(Restoration(path, path if kind != "A" else f"*/{place.name}"))
-    return chosen
+async def restore_pristine_files(
+    handle: ContainerHandle, env: Iterable[tuple[str, str]] = (), others: Iterable[str] = ()
+) -> list[str]:
+    """Undo, in a container that was killed, what could speak for its tests; return the paths that were put back.
 
-
-def _is_startup_file(place: PurePosixPath, homes: Collection[str]) -> bool:
-    at_home = str(place.parent) in homes or str(place.parent.parent) == "/home"
-    return at_home and place.name in STARTUP_FILES
-
-
-def _may_be_emptied(path: str) -> bool:
-    """Whether a file that the image lacks is made empty, as nothing that tests need."""
-    place = PurePosixPath(path)
-    named = PLUGINS.fullmatch(place.name) or place.name in STARTUP_FILES
-    return path == PRELOAD or bool(SETTINGS.fullmatch(path) or named)
-
-
-async def restore_pristine_files(host: ContainerHost, handle: ContainerHandle, others: Iterable[str] = ()) -> list[str]:
-    """Undo, in a container that was killed, what could speak for its tests; return the paths that were put back."""
-    changes = await handle.changed_paths()
-    folders = [each for each in SYSTEM_FOLDERS if changes.get(each) in ("C", "D")]
-    others = [*others, *await handle.find_replaced_files(USER_FILES)]
-    chosen = choose_restorations(changes, await handle.search_path(), others, await _find_homes(handle))
-    if not folders and not chosen:
-        return []
-    image = Container(image=handle.container.image, memory_mb=handle.container.memory_mb, user="0")
-    pristine = await host.start(image)
+    `env` are variables of the tests beside those of the container, `others` more paths that must be the image's.
+    """
+    layers = Layers(await handle.find_idle_layers())
+    variables = [*await handle.environment(), *env]
     try:
-        lost = {each for each in folders if changes[each] == "D"} | set(await handle.find_replaced_folders(folders))
-        restored = [each for each in folders if await _restore_folder(pristine, handle, each, lost)]
-        restored += [each.path for each in chosen if await _restore(pristine, handle, each)]
-    finally:
-        await host.remove(pristine)
-    return restored
+        await asyncio.to_thread(undo_changes, layers, variables, await handle.find_workdir(), [*others])
+    except OSError as error:
+        raise ContainerError(f"the files of the image cannot be put back: {error}") from None
+    shown = [each.encode(errors="surrogateescape").decode(errors="replace") for each in sorted(layers.undone)]
+    more = len(shown) - MAX_REPORTED
+    return [*shown[:MAX_REPORTED], *([f"and {more} more"] if more > 0 else [])]
 
 
-async def _find_homes(handle: ContainerHandle) -> list[str]:
-    """Return the homes of the users that the agent left."""
-    try:
-        text = (await handle.read_archived("/etc/passwd")).decode(errors="replace")
-    except (OSError, ValueError, ContainerError):
-        return []
-    return [fields[5].rstrip("/") for fields in (line.split(":") for line in text.splitlines()) if len(fields) > 5]
+async def repair_user_files(handle: ContainerHandle) -> None:
+    """Put back, in a container that was killed, files of users that are no files, or are too large.
+
+    The runtime reads them itself when it copies files: it would wait for a pipe for ever.
+    """
+    if await handle.find_layers():
+        await asyncio.to_thread(_restore_user_files, Layers(await handle.find_idle_layers()))
 
 
-async def _restore_folder(pristine: ContainerHandle, handle: ContainerHandle, path: str, lost: set[str]) -> bool:
-    """Put back a folder that is lost, or a link to one that was changed; return whether that was needed."""
-    if any(path.startswith(f"{outer}/") for outer in lost):
-        return False  # it came back with the outer one
-    if link := (await pristine.run(f"readlink {quote(path)}")).text.strip():
-        await handle.put_archive("/", _archive(path, b"", link))
+def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", others: Sequence[str] = ()) -> None:
+    """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it."""
+    for folder in SYSTEM_FOLDERS:
+        if layers.find_in_image(folder):
+            layers.undo(folder)
+    homes = _restore_homes(layers, variables)
+    _restore_programs(layers, _list_paths(variables, "PATH", workdir))
+    named = [path for name in FILE_VARIABLES for path in _list_paths(variables, name, workdir)]
+    for path in (*SETTING_FILES, *named, *others):
+        layers.put_back(path)
+    folders = [*LIBRARY_FOLDERS, *_list_paths(variables, "LD_LIBRARY_PATH", workdir)]
+    libraries, known = [layers.resolve(each) for each in folders], layers.list_in_image(folders)
+    converters = [layers.resolve(each) for each in _list_paths(variables, "GCONV_PATH", workdir)]
+
+    def is_undone(path: str, status: os.stat_result) -> bool:
+        folder, name = posixpath.split(path)
+        if SETTINGS.fullmatch(path) or is_in(path, converters):
+            return True
+        if name in STARTUP_FILES and (folder in homes or posixpath.dirname(folder) == "/home"):
+            return True
+        return is_in(path, libraries) and _hides_library(path, status, known)
+
+    layers.walk_changes(is_undone)
+    if _redirects(layers, known):
+        layers.put_back(CACHE)
+
+
+def _list_paths(variables: Variables, name: str, workdir: str) -> list[str]:
+    """Return the paths that a variable lists; a relative one is in the working folder."""
+    values = [value for each, value in variables if each == name and value]
+    paths = [path for value in values for path in (*value.split(":"), *re.split(r"[:;\s]", value))]
+    return [posixpath.join(workdir, path) for path in dict.fromkeys(paths)]
+
+
+def list_absolute(value: str) -> str:
+    """Return a search path without its relative elements: they are in whatever folder a test works in.
+
+    >>> list_absolute("tools::/usr/bin:/bin")
+    '/usr/bin:/bin'
+    """
+    return ":".join(each for each in value.split(":") if each.startswith("/"))
+
+
+def _restore_programs(layers: Layers, search_path: Sequence[str]) -> None:
+    """Put back the basic programs that the image has, and undo programs that hide them: tests use none that it lacks.
+
+    Folders behind those of the system hide nothing. They may be folders of the agent's work.
+    """
+    last = max((place for place, each in enumerate(search_path) if each in PROGRAM_FOLDERS), default=len(search_path))
+    others = [layers.resolve(each) for each in search_path[:last] if each not in PROGRAM_FOLDERS]
+    for name in PROGRAMS & layers.list_in_image([*PROGRAM_FOLDERS, *search_path]):
+        for folder in PROGRAM_FOLDERS:
+            layers.put_back(f"{folder}/{name}")
+        for folder in others:
+            if layers.has_program(f"{folder}/{name}"):
+                layers.put_back(f"{folder}/{name}")
+
+
+def _hides_library(path: str, status: os.stat_result, known: Collection[str]) -> bool:
+    """Whether a change in a folder of libraries concerns one that the basic programs load."""
+    name = posixpath.basename(path)
+    if "/gconv/" in path or PLUGINS.fullmatch(name):
         return True
-    if path not in lost or (await pristine.run(f"[ -d {quote(path)} ]")).exit_code:
-        return False
-    try:
-        await pristine.copy_to(handle, path, max_bytes=MAX_FOLDER_BYTES)
-    except (ContainerError, OSError, ValueError) as error:
-        why = f"the agent replaced {path}, which cannot be put back ({error}): no test can be trusted there"
-        raise RolloutFailed("verifier_error", "tests", why) from None
-    return True
-
-
-async def _restore(pristine: ContainerHandle, handle: ContainerHandle, wanted: Restoration) -> bool:
-    source = await _find_source(pristine, wanted)
-    if source and not (await pristine.run(f"[ -d {quote(source)} ] && [ ! -h {quote(source)} ]")).exit_code:
-        return False  # a folder has only other times or permissions: what changed in it is listed too
-    if wanted.path == CACHE and source and not await _redirects(pristine, handle):
-        return False  # libraries that the agent installed are found by it
-    if source is None and not _may_be_emptied(wanted.path):
-        return False  # the image has no such program, so the tests do not expect one of it
-    content = b"" if source is None else await _read_whole(pristine, source)
-    link = (await pristine.run(f"readlink {quote(source)}")).text.strip() if source else ""
-    await handle.put_archive("/", _archive(wanted.path, content, link if source == wanted.path else ""))
-    return True
-
-
-async def _find_source(pristine: ContainerHandle, wanted: Restoration) -> str | None:
-    if not wanted.source.startswith("*/"):
-        found = await pristine.run(f"[ -e {quote(wanted.source)} ] || [ -h {quote(wanted.source)} ]")
-        return wanted.source if found.exit_code == 0 else None
-    name = quote(wanted.source.removeprefix("*/"))
-    places = " ".join(f"{each}/{name} {each}/*/{name}" for each in (*PROGRAM_FOLDERS, *LIBRARY_FOLDERS))
-    listed = await pristine.run(f'for p in {places}; do [ -f "$p" ] && echo "$p" && break; done')
-    return listed.text.strip() or None
-
-
-async def _read_whole(handle: ContainerHandle, path: str) -> bytes:
-    result = await handle.run(f"[ -f {quote(path)} ] && cat < {quote(path)}", max_bytes=1 << 28)
-    return result.output if result.exit_code == 0 else b""
-
-
-def _archive(path: str, content: bytes, link: str) -> bytes:
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        entry = tarfile.TarInfo(path.lstrip("/"))
-        entry.mode = 0o755
-        if link:
-            entry.type, entry.linkname = tarfile.SYMTYPE, link
-        else:
-            entry.size = len(content)
-        tar.addfile(entry, io.BytesIO(content))
-    return archive.getvalue()
-
-
-async def _redirects(pristine: ContainerHandle, handle: ContainerHandle) -> bool:
-    """Return whether the cache of the loader names another file for one of the basic libraries than the image does."""
-    try:
-        before = read_loader_cache(await _read_whole(pristine, CACHE))
-        now = read_loader_cache(await handle.read_archived(CACHE))
-    except (FileNotFoundError, ValueError, ContainerError):
+    if stat.S_ISLNK(status.st_mode) and CPU_FOLDERS.fullmatch(name):
         return True
-    return any(
-        LIBRARIES.fullmatch(name) and path not in before.get(name, ()) for name, paths in now.items() for path in paths
-    )
+    return bool(LIBRARIES.fullmatch(name)) and name in known
+
+
+def _restore_homes(layers: Layers, variables: Variables) -> set[str]:
+    """Put back the users of the image if root's home was moved, or a home is a strange one; return all homes."""
+    _restore_user_files(layers)
+    before, now = _read_homes(layers, image=True), _read_homes(layers)
+    new = set(now.values()) - set(before.values())
+    places = {layers.resolve(each) for each in new}
+    usual = all(each.startswith("/") for each in new) and not any(is_in(each, KERNEL_FOLDERS) for each in places)
+    if not usual or now.get("root") != before.get("root"):
+        layers.put_back(PASSWD)
+        places = set()
+    homes = {"/root", *before.values(), *(value for name, value in variables if name == "HOME")}
+    return places | {layers.resolve(each) for each in homes}
+
+
+def _restore_user_files(layers: Layers) -> None:
+    for path in (PASSWD, GROUP):
+        try:
+            layers.read(path, MAX_USER_BYTES)
+        except ValueError:
+            layers.put_back(path)
+
+
+def _read_homes(layers: Layers, *, image: bool = False) -> dict[str, str]:
+    """Return the homes of users by name; of two lines for one user the first counts."""
+    try:
+        text = layers.read(PASSWD, MAX_USER_BYTES, image=image).decode(errors="surrogateescape")
+    except ValueError:
+        return {}
+    lines = [line.strip().split(":") for line in text.replace("\0", "\n").split("\n")]
+    return {fields[0]: posixpath.normpath(fields[5]) for fields in reversed(lines) if len(fields) > 5}
+
+
+def _redirects(layers: Layers, known: set[str]) -> bool:
+    """Return whether the cache of the loader names other files than the image for the libraries of basic programs."""
+    try:
+        now = read_loader_cache(layers.read(CACHE, MAX_CACHE_BYTES))
+        before = read_loader_cache(layers.read(CACHE, MAX_CACHE_BYTES, image=True))
+    except ValueError:
+        return True
+    needed = [each for each in {*known, *before} if LIBRARIES.fullmatch(each)]
+    return any(now.get(each) != before.get(each) for each in needed)
 
 
 def read_loader_cache(data: bytes) -> dict[str, set[str]]:
-    """Return which files glibc's cache of libraries names for each; ValueError if it is none."""
-    start = data.find(b"glibc-ld.so.cache1.1")
-    if start < 0:
-        raise ValueError("no cache of the loader")
-    (count,) = struct.unpack_from("<I", data, start + 20)
+    """Return which files glibc's cache of libraries names for each; ValueError if it is none.
+
+    It begins where glibc looks for it: at the start, or behind the list of the older format.
+    """
+    start = 0
+    try:
+        if data.startswith(b"ld.so-1.7.0"):
+            (old,) = struct.unpack_from("<I", data, 12)
+            start = (16 + 12 * old + 7) // 8 * 8
+        if data[start : start + 20] != b"glibc-ld.so.cache1.1":
+            raise ValueError("no cache of the loader")
+        (count,) = struct.unpack_from("<I", data, start + 20)
+        entries = [struct.unpack_from("<iII", data, start + 48 + 24 * number) for number in range(count)]
+    except struct.error:
+        raise ValueError("the cache of the loader is cut off") from None
     found: dict[str, set[str]] = {}
-    for number in range(min(count, 100_000)):
-        try:
-            _, key, value = struct.unpack_from("<iII", data, start + 48 + 24 * number)
-        except struct.error:
-            raise ValueError("the cache of the loader is cut off") from None
+    for _, key, value in entries:
         found.setdefault(_text_at(data, start + key), set()).add(_text_at(data, start + value))
     return found
 
 
 def _text_at(data: bytes, at: int) -> str:
-    return data[at : data.find(b"\0", at)].decode(errors="replace")
+    end = data.find(b"\0", at)
+    if end < 0:
+        raise ValueError("the cache of the loader has a text without an end")
+    return data[at:end].decode(errors="surrogateescape")

@@ -16,7 +16,8 @@ from rollbook.containers import Container, ContainerHandle, ContainerHost
 from rollbook.errors import ContainerError
 
 AT_ONCE = 3
-AS_NOBODY = ("no-users", "no-way-to-the-tests")
+COLLECT = '[[verifier.collect]]\ncommand = "cp /app/word.txt /logs/artifacts/"\ntimeout_sec = 5\n'
+VERIFIERS = {"no-users": 'user = "nobody"', "no-way-to-the-tests": 'user = "nobody"', "hanging-collect": COLLECT}
 
 
 def make_task(folder: Path, script: str, verifier: str = "") -> None:
@@ -55,7 +56,7 @@ def test_no_cheat_gets_a_reward(tmp_path: Path) -> None:
 
 def test_no_destruction_avoids_a_score(tmp_path: Path) -> None:
     for name, script in DESTRUCTIONS.items():
-        make_task(tmp_path / "tasks" / name, script, 'user = "nobody"' if name in AS_NOBODY else "")
+        make_task(tmp_path / "tasks" / name, script, VERIFIERS.get(name, ""))
     out = tmp_path / "run"
     rollbook.run(
         f"harbor:{tmp_path / 'tasks'}", agent="oracle", out=str(out), concurrency=AT_ONCE, allow_shortfall=True

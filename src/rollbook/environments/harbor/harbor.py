@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from rollbook.containers import CommandResult, Container, ContainerHandle, ContainerHost, hash_folder
+from rollbook.containers import (
+    CommandResult,
+    Container,
+    ContainerHandle,
+    ContainerHost,
+    hash_folder,
+    repair_user_files,
+    restore_pristine_files,
+)
 from rollbook.core import JSON, Rollout, Score, Task
 from rollbook.environments.environment import SERVERS_FIELD, Environment, OpenContainers
 from rollbook.environments.harbor.artifacts import ArtifactsRecord, find_recorded, keep_artifacts, record_artifacts
@@ -34,6 +42,7 @@ from rollbook.environments.harbor.verification import (
     VERIFIER_LOGS,
     KeptArtifact,
     TestsResult,
+    restart_usable,
     run_separate_tests,
     run_shared_tests,
 )
@@ -131,6 +140,8 @@ class Harbor(Environment):
         await run_as_root(container, f"mkdir -p {LOGS}/agent {LOGS}/artifacts {VERIFIER_LOGS}")
         await run_as_root(container, f"chmod 777 {LOGS}/agent {LOGS}/artifacts {VERIFIER_LOGS}")
         steps = read.steps
+        if not all(step.verifier.is_separate for step in steps):
+            await container.require_layers()
         for name in {user_name(user) for step in steps for user in (step.agent.user, step.verifier.user)} - {""}:
             await container.remember_user(name)
         user = user_name(steps[0].agent.user)
@@ -301,7 +312,7 @@ async def advance(state: HarborState) -> str | None:
     if not step.verifier.is_separate:
         # The variables of the tests may be secret, and the memory of a shell still has them.
         await state.handle.kill()
-        await state.handle.restart()
+        await restart_usable(state.handle)
     await run_as_root(state.handle, f"rm -rf {TESTS} {VERIFIER_LOGS}")
     await begin_step(state)
     return state.step.instruction
@@ -314,16 +325,15 @@ async def finish_step(state: HarborState) -> None:
     await state.terminal.close()
     await state.servers.stop()
     await handle.allow_storage_again()
-    if step.verifier.collect and not await handle.is_running():
-        await handle.restart()  # the agent exceeded a limit, which ended its container
-    notes = [await run_collect(handle, each) for each in step.verifier.collect]
+    notes = await run_collects(handle, step.verifier.collect) if step.verifier.collect else []
     await handle.kill()
+    await repair_user_files(handle)
     kept = handle.artifacts / "steps" / step.name if handle.artifacts and step.name else handle.artifacts
     async with keep_artifacts(handle, step.artifacts, kept) as artifacts:
         if step.verifier.is_separate:
             tests = await judge_separately(handle.host, state.task, step, kept, artifacts.found)
             if step is not state.steps[-1]:
-                await handle.restart()
+                await restart_usable(handle)
         else:
             tests = await run_shared_tests(handle, step, kept, with_services=state.task.starts_services(step))
     outcome = StepOutcome(step.name, tests, [*filter(None, notes), *artifacts.notes])
@@ -369,6 +379,22 @@ async def repeat_steps(
 
 def _ends_rollout(outcome: StepOutcome, step: TaskStep) -> bool:
     return bool(outcome.tests.failure) or misses_reward(outcome.tests.rewards, step.min_reward)
+
+
+async def run_collects(handle: ContainerHandle, collects: Sequence[Collect]) -> list[str]:
+    """Run the commands that collect; return notes of those that fail.
+
+    They run among the processes of the agent, which may have broken the shell: then once more as the image has it.
+    """
+    try:
+        if not await handle.is_running():
+            await restart_usable(handle)  # the agent exceeded a limit, which ended its container
+        return [await run_collect(handle, each) for each in collects]
+    except ContainerError:
+        await handle.kill()
+        await restore_pristine_files(handle)
+        await handle.restart(entrypoint=False)
+        return [await run_collect(handle, each) for each in collects]
 
 
 async def run_collect(handle: ContainerHandle, collect: Collect) -> str:

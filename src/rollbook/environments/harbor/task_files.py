@@ -149,8 +149,8 @@ class VerifierTable(_Table, frozen=True):
 
     @property
     def longest_s(self) -> float:
-        """The longest that the tests and what precedes them may take."""
-        return self.timeout_sec + sum(each.timeout_sec for each in self.collect)
+        """The longest that the tests and what precedes them may take; commands that collect may run twice."""
+        return self.timeout_sec + 2 * sum(each.timeout_sec for each in self.collect)
 
 
 class SolutionTable(_Table, frozen=True):

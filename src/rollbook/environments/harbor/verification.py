@@ -20,13 +20,14 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.containers import SYSTEM_FOLDERS, Container, ContainerHandle, ContainerHost, restore_pristine_files
+from rollbook.containers import Container, ContainerHandle, ContainerHost, list_absolute, restore_pristine_files
 from rollbook.environments.harbor.healthchecks import wait_until_healthy
 from rollbook.environments.harbor.rewards import read_rewards
 from rollbook.environments.harbor.task_files import TaskStep, VerifierTable, resolve_variables, user_name
 from rollbook.errors import ContainerError, RolloutFailed
 
 TESTS, LOGS, VERIFIER_LOGS = "/tests", "/logs", "/logs/verifier"
+SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")
 MAX_LOG_BYTES = 32 << 20
 OUTPUT_CHARS = 4000
 SETUP_S = 120.0
@@ -57,17 +58,14 @@ async def run_shared_tests(
     The entrypoint may run what the agent changed, next to the tests: it is started again only if the task says that it
     starts services.
     """
-    assert handle.host is not None
     entrypoint = find_paths(await handle.image_entrypoint()) if with_services else []
-    try:
-        restored = await restore_pristine_files(handle.host, handle, entrypoint)
-    except RolloutFailed as error:
-        return TestsResult(failure=error.kind, message=error.message)
+    env = resolve_variables(step.verifier.env)
+    restored = await restore_pristine_files(handle, env.items(), entrypoint)
     staged = f"/.rollbook-tests-{secrets.token_hex(8)}"
     await handle.put_archive("/", await asyncio.to_thread(pack_tests, step.tests, staged))
     await handle.restart(entrypoint=with_services)
     await _place_tests(handle, staged)
-    result = await _run_script(handle, step.verifier, kept)
+    result = await _run_script(handle, step.verifier, {**await _list_clean_searches(handle), **env}, kept)
     result.restored = restored
     return result
 
@@ -91,7 +89,7 @@ async def run_separate_tests(
         if not bundled:
             await handle.put_archive("/", await asyncio.to_thread(pack_tests, step.tests, staged))
         await _place_tests(handle, "" if bundled else staged)
-        return await _run_script(handle, step.verifier, kept)
+        return await _run_script(handle, step.verifier, resolve_variables(step.verifier.env), kept)
     finally:
         await host.remove(handle)
 
@@ -112,8 +110,26 @@ class KeptArtifact(msgspec.Struct, frozen=True):
     place: Path
 
 
-async def _run_script(handle: ContainerHandle, verifier: VerifierTable, kept: Path | None) -> TestsResult:
-    result = await _execute(handle, verifier, resolve_variables(verifier.env))
+async def restart_usable(handle: ContainerHandle) -> None:
+    """Start a container again that was killed; where the agent broke its shell, as the image has what that needs."""
+    try:
+        await handle.restart()
+    except ContainerError:
+        await handle.kill()
+        await restore_pristine_files(handle)
+        await handle.restart()
+
+
+async def _list_clean_searches(handle: ContainerHandle) -> dict[str, str]:
+    """Return the search paths of the container that have relative elements, without those."""
+    searches = {name: value for name, value in await handle.environment() if name in SEARCH_PATHS}
+    return {name: clean for name, value in searches.items() if (clean := list_absolute(value)) != value}
+
+
+async def _run_script(
+    handle: ContainerHandle, verifier: VerifierTable, env: Mapping[str, str], kept: Path | None
+) -> TestsResult:
+    result = await _execute(handle, verifier, env)
     await _collect(handle, result, kept)
     return result
 
@@ -139,7 +155,6 @@ async def _place_tests(handle: ContainerHandle, staged: str) -> None:
     moves = [f"rm -rf {TESTS}", f"mv {staged} {TESTS}"] if staged else [f"chmod +x {TESTS}/test.sh"]
     moves += [f"if [ -h {LOGS} ] || [ ! -d {LOGS} ]; then rm -rf {LOGS}; fi", f"rm -rf {VERIFIER_LOGS}"]
     moves += [f"mkdir -p {VERIFIER_LOGS}", f"chmod 777 {VERIFIER_LOGS}", f"chmod a+rx / {LOGS} {TESTS}"]
-    moves += [f'for f in {" ".join(SYSTEM_FOLDERS)}; do [ ! -d "$f" ] || chmod a+rx "$f" || exit 1; done']
     result = await handle.run(" && ".join(moves), user="0", timeout_s=SETUP_S)
     if result.exit_code:
         raise ContainerError(f"the tests cannot be put in place: {result.text.strip()[-300:]}")
