@@ -34,7 +34,7 @@ class Found(NamedTuple):
 
 
 class Layers:
-    """The layers of one container. Paths are those inside; names that are no text keep their bytes in surrogates."""
+    """The layers of one container. Paths are those inside; names that are not UTF-8 keep their bytes in surrogates."""
 
     def __init__(self, data: Mapping[str, str]) -> None:
         """Take what the runtime says of the layers."""
