@@ -239,7 +239,7 @@ DESTRUCTIONS = {
     "hanging-collect": "printf '#!/bin/bash\\nsleep 1000\\n' > /tmp/cp; chmod 755 /tmp/cp; mv /tmp/cp /usr/bin/cp; rm -f /bin/sh /usr/bin/dash",
     "thousands-of-settings": "mkdir -p /etc/profile.d; cd /etc/profile.d; for i in $(seq 6000); do : > $i; done",
     "thousands-of-libraries": f"cd {LIBRARIES}; for i in $(seq 3000); do : > libc.so.$i; : > libnss_$i.so.2; done",
-    "deep-settings": "mkdir -p /etc/profile.d; cd /etc/profile.d; for i in $(seq 1500); do mkdir d; cd d; done; touch f",
+    "deep-settings": "mkdir -p /etc/profile.d; cd /etc/profile.d; for i in $(seq 250); do mkdir aaaaaaaaaaaaaaaaaaaa; cd aaaaaaaaaaaaaaaaaaaa; done; touch f",
     "pipes-in-place-of-folders": "rm -rf /etc/profile.d /tmp /var/tmp /usr/local; mkfifo /etc/profile.d /tmp /var/tmp /usr/local; rm -f /etc/profile /root/.profile; mkfifo /etc/profile /root/.profile",
     "loops-in-place-of-folders": "rm -rf /run/* /tmp /root; mv /run /run2; ln -s /run /run; ln -s /tmp /tmp; ln -s /root /root",
     "odd-users": "printf 'root:x:0:0:r:/\\0x:/bin/sh\\n\\377:x:1:1::/\\377:\\n' > /etc/passwd; mkfifo /etc/g; mv /etc/g /etc/group",
