@@ -17,10 +17,10 @@ def play(*rewards):
     ("check", "rewards", "verdict", "words", "example"),
     [
         (_check_oracle, (1, 1), "ok", "every one", None),
-        (_check_oracle, (1, None), "unsound", "1 of 2 tasks have no score", "t1"),
-        (_check_oracle, (None, 0, 1), "unsound", "1 solutions get no reward; 1 of 3 tasks have no score", "t1"),
+        (_check_oracle, (1, None), "not checked", "1 of 2 tasks have no score", "t1"),
+        (_check_oracle, (None, 0, 1), "unsound", "1 solutions get no reward", "t1"),
         (_check_nop, (0, 0), "ok", "never", None),
-        (_check_nop, (0, None), "unsound", "1 of 2 tasks have no score", "t1"),
+        (_check_nop, (0, None), "not checked", "1 of 2 tasks have no score", "t1"),
         (_check_nop, (1, 0), "unsound", "1 tasks reward an agent that does nothing", "t0"),
     ],
 )

@@ -79,11 +79,13 @@ def _check_nop(rollouts: Sequence[Rollout]) -> Finding:
 
 
 def _judge_scores(check: str, rollouts: Sequence[Rollout], bad: list[str], good: str, words: str) -> Finding:
-    """Return a finding about scores; a task without one has not passed."""
+    """Return a finding about scores; a task without one has not passed, and why it has none is another finding."""
     unscored = [r.task.id for r in rollouts if not r.score]
-    missing = [f"{len(unscored)} of {len(rollouts)} tasks have no score"] if unscored else []
-    found = "; ".join([*([words] if bad else []), *missing])
-    return make_finding(check, len(rollouts), [*bad, *unscored], "unsound", good, found)
+    scored = len(rollouts) - len(unscored)
+    if unscored and not bad:
+        why = f"{len(unscored)} of {len(rollouts)} tasks have no score"
+        return Finding(check, "not checked", scored, why, unscored[0])
+    return make_finding(check, scored, bad, "unsound", good, words)
 
 
 def _check_time(rollouts: Sequence[Rollout]) -> Finding:
