@@ -9,7 +9,19 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.containers.container import Container, Mount
+    from rollbook.containers.container import (
+        IMAGE_NAME,
+        LEAST_CPUS,
+        LEAST_MEMORY_MB,
+        MOST_CPUS,
+        MOST_MB,
+        USER_NAME,
+        VARIABLE_NAME,
+        Container,
+        Mount,
+        is_path_inside,
+        is_text,
+    )
     from rollbook.containers.forwarding import forward_into, forward_out
     from rollbook.containers.handle import ContainerHandle
     from rollbook.containers.host import ContainerHost
@@ -22,6 +34,13 @@ else:
     __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
+    "IMAGE_NAME",
+    "LEAST_CPUS",
+    "LEAST_MEMORY_MB",
+    "MOST_CPUS",
+    "MOST_MB",
+    "USER_NAME",
+    "VARIABLE_NAME",
     "CommandResult",
     "Container",
     "ContainerHandle",
@@ -36,6 +55,8 @@ __all__ = [
     "forward_into",
     "forward_out",
     "hash_folder",
+    "is_path_inside",
+    "is_text",
     "list_absolute",
     "list_own_objects",
     "reap_leftovers",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from rollbook.containers.container import (
+from rollbook.containers import (
     IMAGE_NAME,
     LEAST_CPUS,
     LEAST_MEMORY_MB,
