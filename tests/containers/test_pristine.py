@@ -18,7 +18,7 @@ IMAGE = {
     **dict.fromkeys((f"{MACHINE}/libc.so.6", f"{MACHINE}/libtinfo.so.6", f"{MACHINE}/libssl.so.3"), ""),
     **dict.fromkeys((f"{MACHINE}/libpam_misc.so.0", f"{MACHINE}/security/pam_unix.so", "/opt/bash_env"), ""),
     **dict.fromkeys(("/etc/nsswitch.conf", "/etc/pam.d/su", "/root/.profile", "/usr/local/bin/x"), ""),
-    "/etc/profile.d/x": "",
+    **dict.fromkeys(("/etc/profile.d/x", "/data/x"), ""),
     "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nsys:x:3:3::/dev:/bin/false\n",
 }
 VARIABLES = [
@@ -47,7 +47,7 @@ def write(layer: Path, path: str, text: str) -> None:
 
 def undo(upper: Path) -> Layers:
     layers = Layers({"UpperDir": str(upper), "LowerDir": str(upper.parent.parent / "lower")})
-    undo_changes(layers, VARIABLES, "/app", ["/entry.sh"])
+    undo_changes(layers, VARIABLES, "/app", ["/entry.sh", "/data", "/new"])
     return layers
 
 
@@ -96,6 +96,8 @@ def test_what_could_speak_for_the_tests_is_put_back(upper: Path, path: str) -> N
         "/usr/bin/python3",
         "/usr/bin/gawk",  # the image has none
         "/usr/local/bin/mytool",
+        "/data/work",
+        "/new/work",
         "/app/cat",
         "/app/later/cat",
         "/app/tools/test/data",

@@ -99,7 +99,7 @@ async def restore_pristine_files(
 ) -> list[str]:
     """Undo, in a container that was killed, what could speak for its tests; return the paths that were put back.
 
-    `env` are further variables of the tests, `others` more paths that must be those of the image.
+    `env` are variables of the tests beside those of the container, `others` more files that must be the image's.
     """
     layers = Layers(await handle.find_idle_layers())
     variables = [*await handle.environment(), *env]
@@ -122,14 +122,17 @@ async def repair_user_files(handle: ContainerHandle) -> None:
 
 
 def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", others: Sequence[str] = ()) -> None:
-    """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it."""
+    """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it.
+
+    Of `others`, what the image lacks and folders stay: they may be data of the agent's work.
+    """
     for folder in SYSTEM_FOLDERS:
         if layers.find_in_image(folder):
             layers.undo(folder)
     homes = _restore_homes(layers, variables)
     _restore_programs(layers, _list_paths(variables, "PATH", workdir))
     named = [path for name in FILE_VARIABLES for path in _list_paths(variables, name, workdir)]
-    for path in (*SETTING_FILES, *named, *others):
+    for path in (*SETTING_FILES, *named, *filter(layers.has_file_in_image, others)):
         layers.put_back(path)
     folders = [*LIBRARY_FOLDERS, *_list_paths(variables, "LD_LIBRARY_PATH", workdir)]
     libraries, known = [layers.resolve(each) for each in folders], layers.list_in_image(folders)

