@@ -99,7 +99,7 @@ async def restore_pristine_files(
 ) -> list[str]:
     """Undo, in a container that was killed, what could speak for its tests; return the paths that were put back.
 
-    `env` are variables of the tests beside those of the container, `others` more files that must be the image's.
+    `env` are further variables of the tests, `others` more files that must be those of the image.
     """
     layers = Layers(await handle.find_idle_layers())
     variables = [*await handle.environment(), *env]
