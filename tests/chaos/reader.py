@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 NEVER = 1 << 30
+MOST_REPEATED = 8  # twice what a worker has in flight: it may have been stopped, and taken for gone, twice
 INFRA = {"model_unavailable", "model_timeout", "bad_completion", "nonfinite_logprobs", "environment_error"} | {
     "sandbox_error", "container_error", "judge_error", "agent_error", "worker_lost"
 }  # fmt: skip
@@ -109,6 +110,17 @@ class Run:
             if (seal["scored"], seal["failed"]) != (scored, failed) or len(keys) != scored + failed.total():
                 self.wrong.append(f"chunk {number}: sealed {seal['scored']} {seal['failed']}, has {scored} {failed}")
 
+    def check_repeats(self) -> None:
+        """Check that others repeated of a worker only what it had in flight: such rollouts end after the takeover."""
+        workers: dict[tuple[str, int], set[str]] = {}
+        for key, name, _ in self.lines:
+            workers.setdefault(key, set()).add(name.split(".")[0])
+        repeated = [(self.owners[self.chunk_of[key]], each) for key, each in workers.items() if len(each) > 1]
+        first = [min(each, key=owners.__getitem__) for owners, each in repeated]
+        for worker, count in Counter(first).items():
+            if count > MOST_REPEATED:
+                self.wrong.append(f"{worker}: {count} of its scored rollouts were run again by others")
+
     def _is_as_sealed(self, name: str, extent: dict[str, Any]) -> bool:
         file = self.path / "journals" / name
         data = file.read_bytes()[: extent["bytes"]] if file.exists() else b""
@@ -163,7 +175,11 @@ def check(path: Path, expected: dict[str, Any]) -> list[str]:
     run.wrong += [f"{key} was asked, and is not in the plan" for key in keys ^ run.chunk_of.keys()]
     run.wrong += [f"{key} is lost: neither scored nor failed" for key in keys - run.scored.keys() - run.failed.keys()]
     run.wrong += [f"chunk {number} is not sealed" for number in range(len(run.sizes)) if number not in run.seals]
+    failed_keys = (run.failed.keys() - run.scored.keys()) & keys
+    whole = [key for key in failed_keys if not expected["tasks"][key[0]]["broken"]]
+    run.wrong += [f"{key} failed, although nothing is wrong with its verifier" for key in whole]
     run.check_seals()
+    run.check_repeats()
     for key, name, line in run.lines:  # those that do not count too: nothing is ever fabricated
         if key in keys:
             run.check_line(key, name, line, expected)

@@ -161,6 +161,32 @@ def flip_record(run: Path) -> None:
     path.write_text(path.read_text().replace('"dropped": 0', '"dropped": 1'))
 
 
+def fail_scored_line(run: Path) -> None:
+    """A scored rollout becomes a failure of its verifier."""
+    lines = journal(run).read_text().splitlines(keepends=True)
+    journal(run).write_text("".join(lines[1:]))
+    failures = next((run / "journals").glob("*.failures.jsonl"))
+    scored, failed = json.loads(lines[0]), json.loads(failures.read_text().splitlines()[0])
+    failures.write_text(
+        failures.read_text() + json.dumps(failed | {"task": scored["task"], "sample": scored["sample"]})
+    )
+    edit_journal(failures, "^", "")  # right checksums
+    reseal(run)
+
+
+def repeat_by_another_worker(run: Path) -> None:
+    """Another worker takes over every chunk, and runs again what was scored."""
+    for path in list((run / "leases").glob("*.1")):
+        path.with_suffix(".2").write_bytes(path.read_bytes())
+        edit_record(path.with_suffix(".2"), worker="other")
+    for path in list((run / "journals").iterdir()):
+        (run / "journals" / f"other.{path.name.partition('.')[2]}").write_bytes(path.read_bytes())
+    for path in (run / "done").iterdir():
+        names = [path.name for path in (run / "journals").iterdir()]
+        edit_record(path, epoch=2, files={name: {"bytes": 0, "sha256": ""} for name in names})
+    reseal(run)
+
+
 def flip_sealed_byte(run: Path) -> None:
     data = bytearray(journal(run).read_bytes())
     data[data.index(b'"reward"') + 9] ^= 1
@@ -217,6 +243,22 @@ def test_a_sealed_line_that_no_longer_counts_and_a_wrong_report_are_found(run: P
     found = reader.check(run, expect(sealed=sealed, report=wrong))
     assert sum("another line counts" in each for each in found) == len(sealed) == 6
     assert [each for each in found if "the report counts" in each]
+
+
+def test_a_failure_without_a_cause_is_found(run: Path) -> None:
+    fail_scored_line(run)
+    found = [each for each in reader.check(run, expect()) if "nothing is wrong with its verifier" in each]
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(("most", "found"), [(5, 1), (6, 0)])
+def test_scored_rollouts_that_others_ran_again_are_found(
+    run: Path, monkeypatch: pytest.MonkeyPatch, most: int, found: int
+) -> None:
+    repeat_by_another_worker(run)
+    monkeypatch.setattr(reader, "MOST_REPEATED", most)
+    wrong = [each for each in reader.check(run, expect()) if "run again by others" in each]
+    assert len(wrong) == found
 
 
 def test_a_sealed_chunk_that_was_run_again_is_found(run: Path) -> None:
