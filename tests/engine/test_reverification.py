@@ -241,7 +241,7 @@ def test_a_run_of_two_verifiers_is_never_said_to_be_of_one(tmp_path: Path) -> No
 def test_what_is_verified_again(kind: str | None, where: str, only: ReverifyOnly, verified: bool) -> None:
     rollout = Rollout(task=Task("t", "?"), sample=0, seed=0)
     rollout.failure = Failure.from_error(RolloutFailed(kind, where, "why")) if kind else None
-    reverifier = Reverifier(None, {}, only)  # type: ignore[arg-type]
+    reverifier = Reverifier(None, Path(), {}, only)  # type: ignore[arg-type]
     assert reverifier._should_verify(rollout) is verified
     error = reverification._stored_error(rollout)
     assert (error and (error.kind, error.where, error.message)) == ((kind, where, "why") if kind else None)
