@@ -135,6 +135,7 @@ class Trainer:
             "logprob": sum(sum(row.logprobs) for row in rows if any(row.mask)) / trained,
             "logprob_gap": float(gaps.mean()),
             "logprob_gap_max": float(gaps.max()),
+            "logprob_gap_tokens": gaps.numel(),
             "policy_shift": shift / trained,
             "clipped": clipped / trained,
             "loss": loss,

@@ -142,6 +142,7 @@ def test_the_trainer_computes_the_logprobs_of_the_server(trained):
         assert step["logprob"] < 0
         assert step["logprob_gap"] < 1e-5
         assert step["logprob_gap_max"] < 1e-3
+        assert step["logprob_gap_tokens"] == step["trained_tokens"]
 
 
 def sample_answers(engine, seeds, prompt=(5, 9, 3, 0, 1), most=8):
