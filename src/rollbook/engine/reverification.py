@@ -325,10 +325,10 @@ def find_reward_changes(old: Book, new: Book) -> Iterator[RewardChange]:
 
 
 def attempt_budgets(only: ReverifyOnly) -> dict[str, int]:
-    """Return one attempt per kind: the same text gets the same verdict. A model or a container may work later."""
-    passing = {kind for kind, row in FAILURE_KINDS.items() if row.in_verification and row.side == "infra"}
-    passing |= {"role_error", "container_error"}
-    return {kind: row.attempts if kind in passing and only != "scored" else 1 for kind, row in FAILURE_KINDS.items()}
+    """Return one attempt per kind: the same text gets the same verdict. Only infrastructure may work later."""
+    return {
+        kind: row.attempts if row.side == "infra" and only != "scored" else 1 for kind, row in FAILURE_KINDS.items()
+    }
 
 
 async def _verify_all(
