@@ -323,11 +323,11 @@ def test_what_a_program_does_to_its_container_is_scored(
 
 
 def kill_clients_once(mark: str) -> None:
-    """Wait for a process with a mark in its command line, and kill every `podman exec` that this process started."""
+    """Wait for a process with a mark in its command line, and kill every `podman exec` (or docker's) that this process started."""
     while not any(mark in line for _, line in list_processes()):
         time.sleep(0.1)
     for pid, line in list_processes():
-        if line.startswith("podman exec") and pid in list_children():
+        if line.startswith(f"{RUNTIME} exec") and pid in list_children():
             os.kill(pid, signal.SIGKILL)
 
 
