@@ -323,7 +323,7 @@ def test_what_a_program_does_to_its_container_is_scored(
 
 
 def kill_clients_once(mark: str) -> None:
-    """Wait for a process with a mark in its command line, and kill every `podman exec` (or docker's) that this process started."""
+    """Wait for a process with a mark in its command line, and kill every `exec` of the runtime that we started."""
     while not any(mark in line for _, line in list_processes()):
         time.sleep(0.1)
     for pid, line in list_processes():
