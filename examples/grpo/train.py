@@ -242,12 +242,13 @@ class Training:
         async with Server(self.model, self.tokenizer, self.name, slots=plan.slots, length=plan.length) as server:
             self.on_start(server)
             await self._evaluate(server, 0)
-            async with self._open_collector(server) as collector:
+            async with self.open_collector(server) as collector:
                 collector.resume(model_version=trainer.version)
                 await self._train(trainer, server, collector)
             await self._run_held_out(server, "sample", samples=2, limit=4)
 
-    def _open_collector(self, server: Server) -> Collector:
+    def open_collector(self, server: Server) -> Collector:
+        """Return a collector of groups with the settings of the plan."""
         plan = self.plan
         return Collector(
             plan.environment,
@@ -385,19 +386,23 @@ def parse_options(description: str) -> tuple[Plan, dict[str, Any]]:
     return plan, options
 
 
+def load_model(options: dict[str, Any]) -> tuple[Model, Tokenizer]:
+    """Return the model that the command line names, and its tokenizer."""
+    if options["model"] == "tiny":
+        from tiny import load
+
+        return load()
+    from smollm import load
+
+    return load(options["gguf"])
+
+
 def main() -> None:
     """Train as the command line says."""
     plan, options = parse_options(__doc__)
     torch.manual_seed(plan.seed)
     torch.set_float32_matmul_precision("high")
-    if options["model"] == "tiny":
-        from tiny import load
-
-        model, tokenizer = load()
-    else:
-        from smollm import load
-
-        model, tokenizer = load(options["gguf"])
+    model, tokenizer = load_model(options)
     sys.setswitchinterval(0.0005)  # the engine and the trainer each wait for the interpreter after every launch
     uvloop.run(Training(plan, model, tokenizer, options["out"], options["model"]).run())
 
