@@ -9,7 +9,7 @@ import secrets
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rollbook.containers.host import ContainerHost
 
 COMMAND_S = 60.0
+COPY_S = 300.0
 STORAGE_CHECK_S = 5.0
 KILL_TO_ERROR_S = 3.0
 """Between a kill because of memory and the end of the container, or the error of a command, that it caused."""
@@ -327,6 +328,13 @@ class ContainerHandle:
             await asyncio.to_thread(_unpack, file, target)
 
     async def _pull_archive(self, source: str, file: IO[bytes], max_bytes: int) -> None:
+        try:
+            async with asyncio.timeout(COPY_S):
+                await self._copy_out(source, file, max_bytes)
+        except TimeoutError:
+            raise ContainerError(f"{source} could not be copied within {COPY_S:g} s") from None
+
+    async def _copy_out(self, source: str, file: IO[bytes], max_bytes: int) -> None:
         process = await asyncio.create_subprocess_exec(
             self._runtime.name,
             *("cp", f"{self.name}:{source}", "-"),
@@ -393,6 +401,13 @@ class ContainerHandle:
         if not (pid := int(shown)):
             raise ContainerError(f"container {self.name} is not running")
         return pid
+
+    async def list_ports(self) -> set[int]:
+        """Return the TCP ports on which something listens inside; none where we may not look, or nothing runs."""
+        with suppress(ContainerError, OSError):
+            tables = [Path(f"/proc/{await self.main_pid()}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+            return {port for table in tables for port in _parse_listening(table)}
+        return set()
 
     async def image_entrypoint(self) -> list[str]:
         """Return the entrypoint of the image, if the container runs it."""
@@ -485,6 +500,14 @@ class ContainerHandle:
         await self._lift_cpu_quota()
         await self._close_shells()
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
+
+
+def _parse_listening(table: str) -> Iterator[int]:
+    """Yield the ports of the lines of /proc/PID/net/tcp whose state is "listening"."""
+    for line in table.splitlines()[1:]:
+        _, local, _, state, *_ = line.split()
+        if state == "0A":
+            yield int(local.rpartition(":")[2], 16)
 
 
 def _pack_folder(path: str) -> bytes:

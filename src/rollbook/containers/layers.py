@@ -70,10 +70,9 @@ class Layers:
             if len(self.undone) == count:
                 return place
 
-    def has_file_in_image(self, path: str) -> bool:
-        """Return whether a path leads in the image to something else than a folder."""
-        found = self.find_in_image(_trace(path, self.lowers)[-1])
-        return found is not None and not _is_folder(found)
+    def resolve_in_image(self, path: str) -> str:
+        """Return where a path leads in the image."""
+        return _trace(path, self.lowers)[-1]
 
     def has_program(self, path: str) -> bool:
         """Return whether a path without links among its folders is a program, or a link that may lead to one."""

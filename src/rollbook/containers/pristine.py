@@ -88,23 +88,28 @@ FILE_VARIABLES = ("BASH_ENV", "LD_PRELOAD", "LD_AUDIT")
 PASSWD, GROUP, CACHE = "/etc/passwd", "/etc/group", "/etc/ld.so.cache"
 MAX_USER_BYTES = 1 << 18
 MAX_CACHE_BYTES = 16 << 20
+MAX_SCRIPT_BYTES = 1 << 20
+MAX_NAMED_FILES = 1000
 MAX_REPORTED = 100
+
+SCRIPT_ENDINGS = (".sh", ".bash", ".py", ".pl", ".rb", ".js", ".mjs", ".php", ".lua", ".jar")
+"""Endings of scripts that an interpreter runs, without a mark at their beginning."""
 
 Variables = Sequence[tuple[str, str]]
 """Environment variables; a name that occurs twice has one value for the shell that sets up and one for the tests."""
 
 
 async def restore_pristine_files(
-    handle: ContainerHandle, env: Iterable[tuple[str, str]] = (), others: Iterable[str] = ()
+    handle: ContainerHandle, env: Iterable[tuple[str, str]] = (), entrypoint: Sequence[str] = ()
 ) -> list[str]:
     """Undo, in a container that was killed, what could speak for its tests; return the paths that were put back.
 
-    `env` are further variables of the tests, `others` more files that must be those of the image.
+    `env` are further variables of the tests, `entrypoint` the words of an entrypoint that runs next to them.
     """
     layers = Layers(await handle.find_idle_layers())
     variables = [*await handle.environment(), *env]
     try:
-        await asyncio.to_thread(undo_changes, layers, variables, await handle.find_workdir(), [*others])
+        await asyncio.to_thread(undo_changes, layers, variables, await handle.find_workdir(), entrypoint)
     except OSError as error:
         raise ContainerError(f"the files of the image cannot be put back: {error}") from None
     shown = [each.encode(errors="surrogateescape").decode(errors="replace") for each in sorted(layers.undone)]
@@ -121,18 +126,15 @@ async def repair_user_files(handle: ContainerHandle) -> None:
         await asyncio.to_thread(_restore_user_files, Layers(await handle.find_idle_layers()))
 
 
-def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", others: Sequence[str] = ()) -> None:
-    """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it.
-
-    Of `others`, what the image lacks and folders stay: they may be data of the agent's work.
-    """
+def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", entrypoint: Sequence[str] = ()) -> None:
+    """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it."""
     for folder in SYSTEM_FOLDERS:
         if layers.find_in_image(folder):
             layers.undo(folder)
     homes = _restore_homes(layers, variables)
     _restore_programs(layers, _list_paths(variables, "PATH", workdir))
     named = [path for name in FILE_VARIABLES for path in _list_paths(variables, name, workdir)]
-    for path in (*SETTING_FILES, *named, *filter(layers.has_file_in_image, others)):
+    for path in (*SETTING_FILES, *named, *find_code(layers, entrypoint, workdir)):
         layers.put_back(path)
     folders = [*LIBRARY_FOLDERS, *_list_paths(variables, "LD_LIBRARY_PATH", workdir)]
     libraries, known = [layers.resolve(each) for each in folders], layers.list_in_image(folders)
@@ -149,6 +151,49 @@ def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", other
     layers.walk_changes(is_undone)
     if _redirects(layers, known):
         layers.put_back(CACHE)
+
+
+def find_code(layers: Layers, entrypoint: Sequence[str], workdir: str) -> list[str]:
+    """Return the programs and scripts of the image that an entrypoint names, and those that its scripts name in turn.
+
+    What is no code stays, and so does what scripts name in the working folder: both may be work of the agent.
+    """
+    found: list[str] = []
+    left = [path for word in entrypoint for path in find_paths(word)]
+    named, seen = set(left), set[str]()
+    while left and len(seen) < MAX_NAMED_FILES:
+        path = left.pop()
+        if path in seen or (path not in named and workdir != "/" and is_in(path, [workdir])):
+            continue
+        seen.add(path)
+        if (text := read_code(layers, path)) is not None:
+            found.append(path)
+            left += find_paths(text)
+    return found
+
+
+def find_paths(text: str) -> list[str]:
+    """Return the absolute paths that a script or a word of a command line names.
+
+    >>> find_paths("/start.sh; python3 /opt/serve.py & exec \"$@\"")
+    ['/start.sh', '/opt/serve.py']
+    """
+    return re.findall(r"(?<![\w.$@/-])/[\w./@+-]+", text)
+
+
+def read_code(layers: Layers, path: str) -> str | None:
+    """Return the text of a script of the image, nothing for a program, and None for what is no code."""
+    place = layers.resolve_in_image(path)
+    found = layers.find_in_image(place)
+    if not found or not stat.S_ISREG(found.status.st_mode):
+        return None
+    try:
+        text = layers.read(place, MAX_SCRIPT_BYTES, image=True)
+    except ValueError:
+        text = b""
+    if not (found.status.st_mode & 0o111 or text.startswith(b"#!") or place.endswith(SCRIPT_ENDINGS)):
+        return None
+    return "" if b"\0" in text else text.decode(errors="surrogateescape")
 
 
 def _list_paths(variables: Variables, name: str, workdir: str) -> list[str]:

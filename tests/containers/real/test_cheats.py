@@ -74,20 +74,53 @@ def test_a_folder_in_place_of_a_file_does_no_harm_to_work_that_is_done(tmp_path:
     assert [rollout.score.reward for rollout in rollbook.load(tmp_path / "run").rollouts() if rollout.score] == [1.0]
 
 
-def test_the_entrypoint_is_started_again_for_tests_only_where_it_starts_services(tmp_path: Path) -> None:
-    check = '[environment.healthcheck]\ncommand = "true"\n'
-    for name, more in (("plain", ""), ("services", check)):
-        task = tmp_path / "tasks" / name
-        make_task(task, "true")
-        (task / "task.toml").write_text((task / "task.toml").read_text() + more)
-        dockerfile = (task / "environment" / "Dockerfile").read_text()
-        entrypoint = """ENTRYPOINT ["bash", "-c", "echo >> /starts; exec \\"$@\\"", "bash"]\n"""
-        (task / "environment" / "Dockerfile").write_text(f"{dockerfile}\n{entrypoint}")
-        (task / "tests" / "test.sh").write_text("#!/bin/bash\nwc -l < /starts > /logs/verifier/reward.txt\n")
+SERVICE = """import socket, time
+time.sleep(2)
+server = socket.create_server(("127.0.0.1", 8099))
+while True:
+    server.accept()[0].sendall(b"0.5")
+"""
+
+
+def make_service_task(task: Path, script: str) -> None:
+    """Make a task whose entrypoint starts a slow service; the reward is what it answers, -1 if nothing listens."""
+    make_task(task, script)
+    (task / "environment" / "serve.py").write_text(SERVICE)
+    (task / "environment" / "start.sh").write_text('#!/bin/bash\nset -e\npython3 /opt/serve.py &\nexec "$@"\n')
+    dockerfile = (task / "environment" / "Dockerfile").read_text()
+    more = 'COPY serve.py /opt/serve.py\nCOPY start.sh /start.sh\nENTRYPOINT ["bash", "/start.sh"]\n'
+    (task / "environment" / "Dockerfile").write_text(f"{dockerfile}\n{more}")
+    ask = "(exec 3<>/dev/tcp/127.0.0.1/8099 && cat <&3) 2>/dev/null || echo -1"
+    (task / "tests" / "test.sh").write_text(f"#!/bin/bash\n({ask}) > /logs/verifier/reward.txt\n")
+
+
+def test_tests_find_the_services_of_the_entrypoint_as_the_agent_left_them(tmp_path: Path) -> None:
+    """The service listens two seconds after its start, for the agent and again for the tests."""
+    wait = "until (exec 3<>/dev/tcp/127.0.0.1/8099) 2>/dev/null; do sleep 0.2; done"
+    cheat = "sed -i s/0.5/1.0/ /opt/serve.py"
+    scripts = {
+        "honest": wait,
+        "cheats": f"{wait}\n{cheat}",
+        "ends-the-script": f"{wait}\n{cheat}\necho exit 1 > /start.sh",
+        "breaks-the-service": "rm -rf /usr/bin/python3*",
+    }
+    for name, script in scripts.items():
+        make_service_task(tmp_path / "tasks" / name, script)
     rollbook.run(f"harbor:{tmp_path / 'tasks'}", agent="oracle", out=str(tmp_path / "run"))
     run = rollbook.load(tmp_path / "run")
-    starts = {rollout.task.id: rollout.score.reward for rollout in run.rollouts() if rollout.score}
-    assert starts == {"plain": 1.0, "services": 2.0}
+    rewards = {rollout.task.id: rollout.score.reward for rollout in run.rollouts() if rollout.score}
+    assert rewards == {"honest": 0.5, "cheats": 0.5, "ends-the-script": 0.5, "breaks-the-service": -1.0}
+
+
+def test_an_agent_cannot_avoid_its_score_by_an_entrypoint_that_fails_the_second_time(tmp_path: Path) -> None:
+    make_task(tmp_path / "task", "echo hello > /app/word.txt; touch /stop")
+    dockerfile = (tmp_path / "task" / "environment" / "Dockerfile").read_text()
+    entrypoint = """ENTRYPOINT ["bash", "-c", "[ ! -e /stop ] && exec \\"$@\\"", "bash"]\n"""
+    (tmp_path / "task" / "environment" / "Dockerfile").write_text(f"{dockerfile}\n{entrypoint}")
+    rollbook.run(f"harbor:{tmp_path / 'task'}", agent="oracle", out=str(tmp_path / "run"))
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    assert rollout.score.reward == 1.0
+    assert "entrypoint did not start again" in str(rollout.outcome)
 
 
 async def verify_in_place(handle: ContainerHandle) -> float | None:

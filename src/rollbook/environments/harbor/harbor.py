@@ -326,6 +326,7 @@ async def finish_step(state: HarborState) -> None:
     await state.servers.stop()
     await handle.allow_storage_again()
     notes = await run_collects(handle, step.verifier.collect) if step.verifier.collect else []
+    ports = await handle.list_ports()
     await handle.kill()
     await repair_user_files(handle)
     kept = handle.artifacts / "steps" / step.name if handle.artifacts and step.name else handle.artifacts
@@ -335,7 +336,8 @@ async def finish_step(state: HarborState) -> None:
             if step is not state.steps[-1]:
                 await restart_usable(handle)
         else:
-            tests = await run_shared_tests(handle, step, kept, with_services=state.task.starts_services(step))
+            checks = [state.task.config.environment.healthcheck, step.healthcheck]
+            tests = await run_shared_tests(handle, step, kept, checks, ports)
     outcome = StepOutcome(step.name, tests, [*filter(None, notes), *artifacts.notes])
     if handle.artifacts and kept:
         outcome.artifacts = await asyncio.to_thread(record_artifacts, artifacts, handle.artifacts.parent, kept)
@@ -384,17 +386,21 @@ def _ends_rollout(outcome: StepOutcome, step: TaskStep) -> bool:
 async def run_collects(handle: ContainerHandle, collects: Sequence[Collect]) -> list[str]:
     """Run the commands that collect; return notes of those that fail.
 
-    They run among the processes of the agent, which may have broken the shell: then once more as the image has it.
+    They run among the processes of the agent, which may have broken the shell: then the one that could not run and
+    those after it run once more, as the image has the shell.
     """
+    notes: list[str] = []
     try:
         if not await handle.is_running():
             await restart_usable(handle)  # the agent exceeded a limit, which ended its container
-        return [await run_collect(handle, each) for each in collects]
+        for each in collects:
+            notes.append(await run_collect(handle, each))
     except ContainerError:
         await handle.kill()
         await restore_pristine_files(handle)
         await handle.restart(entrypoint=False)
-        return [await run_collect(handle, each) for each in collects]
+        notes += [await run_collect(handle, each) for each in collects[len(notes) :]]
+    return notes
 
 
 async def run_collect(handle: ContainerHandle, collect: Collect) -> str:

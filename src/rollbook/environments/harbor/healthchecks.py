@@ -1,13 +1,21 @@
-"""Healthchecks of a task: a command inside the container that must succeed before anything begins."""
+"""Healthchecks of a task: a command inside the container that must succeed before anything begins.
+
+Before tests the container starts again, and with it the services of its entrypoint: tests begin when those are there.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 
 from rollbook.containers import ContainerHandle
 from rollbook.environments.harbor.task_files import Healthcheck
 from rollbook.errors import ContainerError
+
+PORTS_S = 10.0
+"""How long tests wait for ports on which something listened while the agent worked; the agent may have been that."""
 
 
 def longest_wait_s(check: Healthcheck | None) -> float:
@@ -30,3 +38,20 @@ async def wait_until_healthy(handle: ContainerHandle, check: Healthcheck, user: 
             said = result.text.strip()[-300:] or "it said nothing"
             raise ContainerError(f"the healthcheck failed {failures} times: exit code {result.exit_code}: {said}")
         await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
+
+
+async def wait_for_services(
+    handle: ContainerHandle, checks: Iterable[Healthcheck | None], ports: set[int], user: str
+) -> None:
+    """Wait until what the entrypoint starts is there, as it was for the agent.
+
+    What is not there in time may be the agent's work, so that is no failure: the tests judge it.
+    """
+    for check in filter(None, checks):
+        with suppress(ContainerError):
+            await wait_until_healthy(handle, check, user)
+    deadline = time.monotonic() + PORTS_S
+    while time.monotonic() < deadline:
+        if ports <= await handle.list_ports():
+            return
+        await asyncio.sleep(0.1)

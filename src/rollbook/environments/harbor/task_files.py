@@ -237,12 +237,6 @@ class HarborTask(msgspec.Struct, frozen=True):
             return [TaskStep("", self.folder, config.agent, config.verifier, tests, config.artifacts)]
         return [self._make_step(table) for table in config.steps]
 
-    def starts_services(self, step: TaskStep) -> bool:
-        """Return whether the entrypoint starts services, as a healthcheck or a URL of an MCP server says."""
-        environment = self.config.environment
-        checks = (environment.healthcheck, step.healthcheck)
-        return any(checks) or any(server.is_http for server in environment.mcp_servers)
-
     def _make_step(self, table: StepTable) -> TaskStep:
         config, folder = self.config, self.folder / "steps" / table.name
         agent = msgspec.structs.replace(

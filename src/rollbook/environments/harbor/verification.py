@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import io
-import re
 import secrets
 import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from rollbook.containers import Container, ContainerHandle, ContainerHost, list_absolute, restore_pristine_files
-from rollbook.environments.harbor.healthchecks import wait_until_healthy
+from rollbook.environments.harbor.healthchecks import wait_for_services, wait_until_healthy
 from rollbook.environments.harbor.rewards import read_rewards
-from rollbook.environments.harbor.task_files import TaskStep, VerifierTable, resolve_variables, user_name
+from rollbook.environments.harbor.task_files import Healthcheck, TaskStep, VerifierTable, resolve_variables, user_name
 from rollbook.errors import ContainerError, RolloutFailed
 
 TESTS, LOGS, VERIFIER_LOGS = "/tests", "/logs", "/logs/verifier"
@@ -31,6 +30,8 @@ SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")
 MAX_LOG_BYTES = 32 << 20
 OUTPUT_CHARS = 4000
 SETUP_S = 120.0
+ENTRYPOINT_STARTS = 2
+"""How often the entrypoint is started before tests, where it fails: once more, in case a command of ours was killed."""
 
 
 class TestsResult(msgspec.Struct, omit_defaults=True):
@@ -48,26 +49,46 @@ class TestsResult(msgspec.Struct, omit_defaults=True):
     seconds: float = 0.0
     restored: list[str] = []
     """What the agent had changed of the tests' own tools, and was put back."""
+    notes: list[str] = []
+    """What was not as the task says."""
 
 
 async def run_shared_tests(
-    handle: ContainerHandle, step: TaskStep, kept: Path | None, *, with_services: bool
+    handle: ContainerHandle, step: TaskStep, kept: Path | None, checks: Sequence[Healthcheck | None], ports: set[int]
 ) -> TestsResult:
     """Run the tests in the container that the agent left, which was killed; `kept` is where their logs go.
 
-    The entrypoint may run what the agent changed, next to the tests: it is started again only if the task says that it
-    starts services.
+    `checks` and `ports` are of services that the entrypoint starts: the tests find them as the agent did.
     """
-    entrypoint = find_paths(await handle.image_entrypoint()) if with_services else []
+    entrypoint = await handle.image_entrypoint()
     env = resolve_variables(step.verifier.env)
     restored = await restore_pristine_files(handle, env.items(), entrypoint)
     staged = f"/.rollbook-tests-{secrets.token_hex(8)}"
     await handle.put_archive("/", await asyncio.to_thread(pack_tests, step.tests, staged))
-    await handle.restart(entrypoint=with_services)
+    notes = await _restart_for_tests(handle)
+    if entrypoint and not notes:
+        await wait_for_services(handle, checks, ports, user_name(step.agent.user))
     await _place_tests(handle, staged)
     result = await _run_script(handle, step.verifier, {**await _list_clean_searches(handle), **env}, kept)
-    result.restored = restored
+    result.restored, result.notes = restored, notes
     return result
+
+
+async def _restart_for_tests(handle: ContainerHandle) -> list[str]:
+    """Start the container with its entrypoint; return a note where only a start without it works.
+
+    An agent can break what the entrypoint needs. It must not avoid its score by that.
+    """
+    for _ in range(ENTRYPOINT_STARTS):
+        try:
+            await handle.restart()
+        except ContainerError as error:
+            why = str(error)
+            await handle.kill()
+        else:
+            return []
+    await handle.restart(entrypoint=False)
+    return [f"the entrypoint did not start again: {why}"]
 
 
 async def run_separate_tests(
@@ -92,15 +113,6 @@ async def run_separate_tests(
         return await _run_script(handle, step.verifier, resolve_variables(step.verifier.env), kept)
     finally:
         await host.remove(handle)
-
-
-def find_paths(words: list[str]) -> list[str]:
-    """Return the absolute paths that the words of an entrypoint name, also inside a script of `-c`.
-
-    >>> find_paths(["/bin/sh", "-c", "/start.sh; exec \\"$@\\""])
-    ['/bin/sh', '/start.sh']
-    """
-    return [path for word in words for path in re.findall(r"(?<![\w.$@/-])/[\w./@+-]+", word)]
 
 
 class KeptArtifact(msgspec.Struct, frozen=True):
