@@ -1,0 +1,3 @@
+#!/bin/bash
+python3 /opt/serve.py &
+exec "$@"
