@@ -20,6 +20,9 @@ from typing import NamedTuple
 MARKS = ("trusted.overlay.opaque", "trusted.overlay.redirect")
 """The marks of a folder that hides, or takes from elsewhere, what the layers below have in its place."""
 
+ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")
+"""Permissions of a folder besides its mode: for single users, and for what is made in it."""
+
 KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 """Folders of the kernel, whose links lead anywhere."""
 
@@ -112,11 +115,19 @@ class Layers:
 
     def _show_image(self, path: str, before: os.stat_result) -> bool:
         """Let a folder show what the image has in it, with the image's permissions; return whether it hid that."""
+        self.remove_access_lists(path)
         os.chmod(self.upper + path, stat.S_IMODE(before.st_mode))
         marks = [mark for mark in MARKS if mark in os.listxattr(self.upper + path, follow_symlinks=False)]
         for mark in marks:
             os.removexattr(self.upper + path, mark, follow_symlinks=False)
         return bool(marks)
+
+    def remove_access_lists(self, path: str) -> None:
+        """Leave a folder of the container with the permissions of its mode alone."""
+        with suppress(FileNotFoundError, NotADirectoryError), _open_folder(self.upper, path) as descriptor:
+            for name in ACCESS_LISTS:
+                if name in os.listxattr(descriptor):
+                    os.removexattr(descriptor, name)
 
     def read(self, path: str, max_bytes: int, *, image: bool = False) -> bytes:
         """Return a file of the container or of its image; ValueError if there is no regular file or it is larger."""

@@ -13,7 +13,8 @@ import posixpath
 import re
 import stat
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from rollbook.containers.handle import ContainerHandle
 from rollbook.containers.layers import KERNEL_FOLDERS, Layers, is_in
@@ -24,11 +25,11 @@ _PROGRAMS = """
 bzip2 bzless bzmore cat chcon chgrp chmod chown chroot cksum cmp column comm coreutils cp csplit cut dash date
 dd df diff diff3 dir dircolors dirname du echo egrep env expand expr factor false fgrep find flock fmt fold gawk
 getent getopt grep groups gunzip gzexe gzip head hexdump hostid hostname iconv id igawk install ischroot join
-kill link ln locale logname ls mawk md5sum md5sum.textutils mkdir mkfifo mknod mktemp more mountpoint mv nawk
+kill link ln locale logname ls mawk md5sum md5sum.textutils mesg mkdir mkfifo mknod mktemp more mountpoint mv nawk
 nice nl nohup nproc numfmt od original-awk paste pathchk pgrep pidof pinky pkill pr printenv printf ps ptx pwd
 rbash readlink realpath rev rgrep rm rmdir run-parts runcon runuser sdiff sed seq setpriv setsid sh sha1sum
 sha224sum sha256sum sha384sum sha512sum shred shuf sleep sort split stat stdbuf stty su sudo sum sync tac tail
-tar tee tempfile test timeout touch tr true truncate tsort tty uname uncompress unexpand uniq unlink unxz users
+tar tee tempfile test timeout touch tput tr true truncate tsort tty uname uncompress unexpand uniq unlink unxz users
 vdir wc which which.debianutils who whoami xargs xxd xz xzcat yes zcat zcmp zdiff zegrep zfgrep zforce zgrep
 zless zmore znew
 """
@@ -37,7 +38,8 @@ PROGRAMS = frozenset(_PROGRAMS.split())
 
 LIBRARIES = re.compile(
     r"(?:ld-linux.*|ld-musl.*|ld\.so.*|ld-2.*|lib(?:c|m|mvec|dl|rt|util|anl|nsl|pthread|tinfo|ncursesw?|readline|selinux|"
-    r"pcre2-8|acl|attr|cap|gmp|mpfr|sigsegv|crypto|resolv|nss_\w+|pam\w*|audit|cap-ng|crypt|proc-?2|procps|stdbuf)"
+    r"pcre2-8|acl|attr|cap|gmp|mpfr|sigsegv|crypto|resolv|nss_\w+|pam\w*|audit|cap-ng|crypt|proc-?2|procps|stdbuf|"
+    r"mount|blkid|uuid|smartcols|lzma|bz2|zstd|lz4|gcrypt|gpg-error|systemd|econf|md|bsd)"
     r"[-.].*so.*|pam_\w+\.so)",
     re.DOTALL,
 )
@@ -61,6 +63,9 @@ SYSTEM_FOLDERS = (
     *(f"{each}/{plugins}" for each in LIBRARY_FOLDERS for plugins in ("security", "gconv")),
 )
 """Folders without which no test runs; in most images those at the top are links to others. Outer folders first."""
+
+TEST_FOLDERS = ("/logs", "/logs/verifier", "/tests")
+"""Folders in which tests and rewards are put."""
 
 SETTINGS = re.compile(
     r"/etc/(?:nsswitch\.conf|environment|login\.defs|locale\.conf|profile|bash\.bashrc|bash\.bash_logout|bashrc|inputrc|"
@@ -87,6 +92,12 @@ FILE_VARIABLES = ("BASH_ENV", "LD_PRELOAD", "LD_AUDIT")
 
 PASSWD, GROUP, CACHE = "/etc/passwd", "/etc/group", "/etc/ld.so.cache"
 MAX_USER_BYTES = 1 << 18
+MAX_HOME_CHARS = 255
+USER_LINE = re.compile(
+    r"(?P<name>[\w.$-]+):[ -9;-~]*:(?P<uid>\d{1,10}):\d{1,10}:[ -9;-~]*:(?P<home>/[ -9;-~]*):[ -9;-~]*", re.ASCII
+)
+"""A line of /etc/passwd with seven fields of printable characters."""
+
 MAX_CACHE_BYTES = 16 << 20
 MAX_SCRIPT_BYTES = 1 << 20
 MAX_NAMED_FILES = 1000
@@ -128,11 +139,13 @@ async def repair_user_files(handle: ContainerHandle) -> None:
 
 def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", entrypoint: Sequence[str] = ()) -> None:
     """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it."""
+    for folder in ("/", *TEST_FOLDERS):
+        layers.remove_access_lists(folder)
     for folder in SYSTEM_FOLDERS:
         if layers.find_in_image(folder):
             layers.undo(folder)
     homes = _restore_homes(layers, variables)
-    _restore_programs(layers, _list_paths(variables, "PATH", workdir))
+    _restore_programs(layers, _list_paths(variables, "PATH", workdir), homes)
     named = [path for name in FILE_VARIABLES for path in _list_paths(variables, name, workdir)]
     for path in (*SETTING_FILES, *named, *find_code(layers, entrypoint, workdir)):
         layers.put_back(path)
@@ -212,13 +225,15 @@ def list_absolute(value: str) -> str:
     return ":".join(each for each in value.split(":") if each.startswith("/"))
 
 
-def _restore_programs(layers: Layers, search_path: Sequence[str]) -> None:
+def _restore_programs(layers: Layers, search_path: Sequence[str], homes: Collection[str]) -> None:
     """Put back the basic programs that the image has, and undo programs that hide them: tests use none that it lacks.
 
-    Folders behind those of the system hide nothing. They may be folders of the agent's work.
+    Folders behind those of the system hide nothing. They may be folders of the agent's work. In a home, the usual
+    startup files of a login shell put some folders first.
     """
     last = max((place for place, each in enumerate(search_path) if each in PROGRAM_FOLDERS), default=len(search_path))
-    others = [layers.resolve(each) for each in search_path[:last] if each not in PROGRAM_FOLDERS]
+    first = [*search_path[:last], *(f"{home}/{folder}" for home in homes for folder in ("bin", ".local/bin"))]
+    others = [layers.resolve(each) for each in first if each not in PROGRAM_FOLDERS]
     for name in PROGRAMS & layers.list_in_image([*PROGRAM_FOLDERS, *search_path]):
         for folder in PROGRAM_FOLDERS:
             layers.put_back(f"{folder}/{name}")
@@ -238,17 +253,34 @@ def _hides_library(path: str, status: os.stat_result, known: Collection[str]) ->
 
 
 def _restore_homes(layers: Layers, variables: Variables) -> set[str]:
-    """Put back the users of the image if root's home was moved, or a home is a strange one; return all homes."""
+    """Put back the users of the image unless all that changed is usual; return all homes.
+
+    Usual are other users with names, numbers and homes of their own, users that are gone, and other shells.
+    """
     _restore_user_files(layers)
-    before, now = _read_homes(layers, image=True), _read_homes(layers)
-    new = set(now.values()) - set(before.values())
-    places = {layers.resolve(each) for each in new}
-    usual = all(each.startswith("/") for each in new) and not any(is_in(each, KERNEL_FOLDERS) for each in places)
-    if not usual or now.get("root") != before.get("root"):
+    before, now = _read_users(layers, image=True) or {}, _read_users(layers)
+    homes = {"/root", *(user.home for user in before.values()), *(value for name, value in variables if name == "HOME")}
+    if now is None or not _are_usual(before, now):
         layers.put_back(PASSWD)
-        places = set()
-    homes = {"/root", *before.values(), *(value for name, value in variables if name == "HOME")}
-    return places | {layers.resolve(each) for each in homes}
+        now = {}
+    places = {layers.resolve(each) for each in {*homes, *(user.home for user in now.values())}}
+    if any(is_in(place, KERNEL_FOLDERS) or len(place) > MAX_HOME_CHARS for place in places - homes):
+        layers.put_back(PASSWD)
+    return places
+
+
+class User(NamedTuple):
+    """A line of /etc/passwd: what decides who somebody is, and which startup files a shell of theirs reads."""
+
+    uid: int
+    home: str
+
+
+def _are_usual(before: Mapping[str, User], now: Mapping[str, User]) -> bool:
+    taken = {user.uid for user in before.values()}
+    new = [user for name, user in now.items() if name not in before]
+    kept = all(now[name] == user for name, user in before.items() if name in now)
+    return kept and not any(user.uid in taken or len(user.home) > MAX_HOME_CHARS for user in new)
 
 
 def _restore_user_files(layers: Layers) -> None:
@@ -259,14 +291,19 @@ def _restore_user_files(layers: Layers) -> None:
             layers.put_back(path)
 
 
-def _read_homes(layers: Layers, *, image: bool = False) -> dict[str, str]:
-    """Return the homes of users by name; of two lines for one user the first counts."""
+def _read_users(layers: Layers, *, image: bool = False) -> dict[str, User] | None:
+    """Return the users by name; None if there are two of a name, or a line that programs may read differently."""
     try:
-        text = layers.read(PASSWD, MAX_USER_BYTES, image=image).decode(errors="surrogateescape")
+        lines = layers.read(PASSWD, MAX_USER_BYTES, image=image).decode("ascii").split("\n")
     except ValueError:
-        return {}
-    lines = [line.strip().split(":") for line in text.replace("\0", "\n").split("\n")]
-    return {fields[0]: posixpath.normpath(fields[5]) for fields in reversed(lines) if len(fields) > 5}
+        return {} if image else None
+    users: dict[str, User] = {}
+    for line in filter(None, lines):
+        match = USER_LINE.fullmatch(line)
+        if not match or match["name"] in users:
+            return None
+        users[match["name"]] = User(int(match["uid"]), posixpath.normpath(match["home"]))
+    return users
 
 
 def _redirects(layers: Layers, known: set[str]) -> bool:

@@ -398,9 +398,16 @@ class Podman(CommandLine):
 
     @property
     def host_options(self) -> Sequence[str]:  # type: ignore[override]
-        """Return the options of every container here: own users where we are root, none of our proxies."""
+        """Return the options of every container here: own users where we are root, none of our proxies.
+
+        Volumes of the image are ordinary folders: what is written there is counted and undone like everything else.
+        """
         mapping = f"0:{USER_NAMESPACE_START}:{USER_NAMESPACE_SIZE}"
-        return ["--http-proxy=false", *(["--uidmap", mapping, "--gidmap", mapping] if os.geteuid() == 0 else [])]
+        return [
+            "--http-proxy=false",
+            "--image-volume=ignore",
+            *(["--uidmap", mapping, "--gidmap", mapping] if os.geteuid() == 0 else []),
+        ]
 
     def run_command(self, name: str, container: Container, labels: Mapping[str, str], main: Sequence[str]) -> list[str]:
         """Return the command that starts a container; its labels are known to the low-level runtime too."""

@@ -6,10 +6,11 @@ import asyncio
 import io
 import json
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from base_image import IMAGE, list_left
-from cheats import CHEATS, DESTRUCTIONS, DOCKERFILE, INSTRUCTION, TESTS
+from base_image import IMAGE, list_left, podman_only
+from cheats import CHEATS, DESTRUCTIONS, DOCKERFILE, INSTRUCTION, TESTS, VOLUME_CHEATS, VOLUMES
 
 import rollbook
 from rollbook.containers import Container, ContainerHandle, ContainerHost
@@ -17,7 +18,13 @@ from rollbook.errors import ContainerError
 
 AT_ONCE = 3
 COLLECT = '[[verifier.collect]]\ncommand = "cp /app/word.txt /logs/artifacts/"\ntimeout_sec = 5\n'
-VERIFIERS = {"no-users": 'user = "nobody"', "no-way-to-the-tests": 'user = "nobody"', "hanging-collect": COLLECT}
+NOBODY = 'user = "nobody"'
+VERIFIERS = {
+    **dict.fromkeys(("no-users", "no-way-to-the-tests"), NOBODY),
+    **dict.fromkeys((name for name in DESTRUCTIONS if name.startswith("access-list")), NOBODY),
+    "hanging-collect": COLLECT,
+    "programs-in-a-home": 'user = "judge"',
+}
 
 
 def make_task(folder: Path, script: str, verifier: str = "") -> None:
@@ -36,8 +43,22 @@ def make_task(folder: Path, script: str, verifier: str = "") -> None:
 
 def test_no_cheat_gets_a_reward(tmp_path: Path) -> None:
     for name, script in CHEATS.items():
-        make_task(tmp_path / "tasks" / name, script)
+        make_task(tmp_path / "tasks" / name, script, VERIFIERS.get(name, ""))
     make_task(tmp_path / "tasks" / "honest", "echo hello > /app/word.txt")
+    expect_no_reward(tmp_path, CHEATS)
+
+
+@podman_only
+def test_no_cheat_in_a_volume_of_the_image_gets_a_reward(tmp_path: Path) -> None:
+    for name, script in {**VOLUME_CHEATS, "honest": "echo hello > /app/word.txt"}.items():
+        make_task(tmp_path / "tasks" / name, script)
+        with (tmp_path / "tasks" / name / "environment" / "Dockerfile").open("a") as file:
+            file.write(VOLUMES)
+    expect_no_reward(tmp_path, VOLUME_CHEATS)
+
+
+def expect_no_reward(tmp_path: Path, cheats: Mapping[str, str]) -> None:
+    """Run all tasks of a folder: cheats are scored 0 or fail, the honest one gets its reward, nothing is left."""
     out = tmp_path / "run"
     rollbook.run(
         f"harbor:{tmp_path / 'tasks'}", agent="oracle", out=str(out), concurrency=AT_ONCE, allow_shortfall=True
@@ -45,12 +66,12 @@ def test_no_cheat_gets_a_reward(tmp_path: Path) -> None:
     run = rollbook.load(out)
     scores = {rollout.task.id: rollout.score.reward for rollout in run.rollouts() if rollout.score}
     failures = {task: failure for task, _, failure in run.failures()}
-    print(f"{len(CHEATS)} cheats: {sum(scores.get(name) == 0 for name in CHEATS)} scored 0, {len(failures)} failed")
+    print(f"{len(cheats)} cheats: {sum(scores.get(name) == 0 for name in cheats)} scored 0, {len(failures)} failed")
     for task, failure in failures.items():
         print(f"  {task}: {failure.kind}: {failure.message[:150]}")
     assert scores.pop("honest") == 1.0
     assert [name for name, reward in scores.items() if reward] == []
-    assert set(scores) | set(failures) == set(CHEATS)
+    assert set(scores) | set(failures) == set(cheats)
     assert list_left() == []
 
 
@@ -74,6 +95,7 @@ def test_a_folder_in_place_of_a_file_does_no_harm_to_work_that_is_done(tmp_path:
     assert [rollout.score.reward for rollout in rollbook.load(tmp_path / "run").rollouts() if rollout.score] == [1.0]
 
 
+WRITE_REWARD = "echo $((!$?)) > /logs/verifier/reward.txt\n"
 SERVICE = """import socket, time
 time.sleep(2)
 server = socket.create_server(("127.0.0.1", 8099))
@@ -110,6 +132,30 @@ def test_tests_find_the_services_of_the_entrypoint_as_the_agent_left_them(tmp_pa
     run = rollbook.load(tmp_path / "run")
     rewards = {rollout.task.id: rollout.score.reward for rollout in run.rollouts() if rollout.score}
     assert rewards == {"honest": 0.5, "cheats": 0.5, "ends-the-script": 0.5, "breaks-the-service": -1.0}
+
+
+def test_an_entrypoint_that_the_agent_changed_does_not_see_the_tests_of_a_step(tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    make_task(task, "true")
+    (task / "task.toml").write_text(
+        'multi_step_reward_strategy = "final"\n[environment]\nnetwork_mode = "no-network"\nmemory_mb = 256\n'
+        '[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
+    )
+    (task / "tests" / "expected.txt").write_text("the answer\n")  # of both steps
+    steal = (
+        "printf '#!/bin/bash\\ncp -r /tests /logs/verifier /stolen\\nexec \"$@\"\\n' > /entrypoint.sh; mkdir /stolen"
+    )
+    for name, script in (("one", steal), ("two", "cp /stolen/tests/expected.txt /app/two.txt")):
+        files = {
+            "instruction.md": "Write the answer.\n",
+            "tests/test.sh": f"#!/bin/bash\ncmp /app/{name}.txt /tests/expected.txt\n{WRITE_REWARD}",
+            "solution/solve.sh": f"#!/bin/bash\n{script}\n",
+        }
+        for path, text in files.items():
+            (task / "steps" / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (task / "steps" / name / path).write_text(text)
+    rollbook.run(f"harbor:{task}", agent="oracle", out=str(tmp_path / "run"))
+    assert [rollout.score.reward for rollout in rollbook.load(tmp_path / "run").rollouts() if rollout.score] == [0.0]
 
 
 def test_an_agent_cannot_avoid_its_score_by_an_entrypoint_that_fails_the_second_time(tmp_path: Path) -> None:

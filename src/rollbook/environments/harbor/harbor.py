@@ -20,7 +20,7 @@ from rollbook.containers import (
 from rollbook.core import JSON, Rollout, Score, Task
 from rollbook.environments.environment import SERVERS_FIELD, Environment, OpenContainers
 from rollbook.environments.harbor.artifacts import ArtifactsRecord, find_recorded, keep_artifacts, record_artifacts
-from rollbook.environments.harbor.healthchecks import longest_wait_s, wait_until_healthy
+from rollbook.environments.harbor.healthchecks import longest_wait_s, wait_for_services, wait_until_healthy
 from rollbook.environments.harbor.refusals import find_refusals
 from rollbook.environments.harbor.rewards import choose_reward, combine_rewards, misses_reward
 from rollbook.environments.harbor.task_files import (
@@ -294,7 +294,10 @@ async def begin_step(state: HarborState) -> None:
             setup = await handle.run("bash ./setup.sh", workdir=place, user=state.terminal.user, timeout_s=SETUP_S)
             if setup.exit_code:
                 raise ContainerError(f"setup.sh of step {step.name}: exit code {setup.exit_code}: {setup.text[-300:]}")
-    if step.healthcheck:
+    if state.done:  # what is not healthy now may be work of the agent
+        checks = [state.task.config.environment.healthcheck, step.healthcheck]
+        await wait_for_services(handle, checks, set(), state.terminal.user)
+    elif step.healthcheck:
         await wait_until_healthy(handle, step.healthcheck, state.terminal.user)
     await state.servers.start(state.terminal.user)
     state.terminal.set_deadline(step.agent.timeout_sec)
@@ -310,12 +313,23 @@ async def advance(state: HarborState) -> str | None:
         state.stopped = True
         return None
     if not step.verifier.is_separate:
-        # The variables of the tests may be secret, and the memory of a shell still has them.
-        await state.handle.kill()
-        await restart_usable(state.handle)
-    await run_as_root(state.handle, f"rm -rf {TESTS} {VERIFIER_LOGS}")
+        await remove_tests(state.handle)
     await begin_step(state)
     return state.step.instruction
+
+
+async def remove_tests(handle: ContainerHandle) -> None:
+    """Start a container again without the tests that ran in it.
+
+    The variables of the tests may be secret, and the memory of a shell still has them. The entrypoint may be one that
+    the agent wrote: it must not see the tests, so they are removed in a start without it.
+    """
+    await handle.kill()
+    await handle.restart(entrypoint=False)
+    await run_as_root(handle, f"rm -rf {TESTS} {VERIFIER_LOGS}")
+    if await handle.image_entrypoint():
+        await handle.kill()
+        await restart_usable(handle)
 
 
 async def finish_step(state: HarborState) -> None:
