@@ -241,3 +241,17 @@ def test_the_last_number_keeps_its_sign_unless_it_is_subtracted():
         "3",
         "3",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"The answer is $-\frac{3}{4}$.", "-0.75"),
+        (r"The answer is -\dfrac{1}{3}.", "-1/3"),
+        (r"The answer is \frac{-3}{4}.", "-0.75"),
+        (r"The answer is \frac{3}{4}.", "0.75"),
+    ],
+)
+def test_a_negative_fraction_in_a_sentence_keeps_its_sign(text: str, answer: str) -> None:
+    """Found by `make fuzz`: the sign before the fraction was lost."""
+    assert extract_answer(text) == answer
