@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fuzz.findings import HANG_S, Finding, deadline
-from fuzz.mutation import mutate
+from fuzz.mutation import mutate, mutate_values
 from fuzz.oracles import CASES, try_case
 from fuzz.readers import READERS, Reader, is_refusal
 
@@ -46,7 +46,8 @@ def try_input(name: str, reader: Reader, data: bytes, hang_s: float = HANG_S) ->
 def fuzz_reader(name: str, reader: Reader, draw: random.Random, count: int) -> Iterator[Finding]:
     """Yield what is found with so many changed examples."""
     for _ in range(count):
-        data = mutate(draw.choice(reader.seeds), reader.seeds, draw)
+        seed = draw.choice(reader.seeds)
+        data = mutate_values(seed, draw) if reader.by_value else mutate(seed, reader.seeds, draw)
         if finding := try_input(name, reader, data):
             yield finding
 

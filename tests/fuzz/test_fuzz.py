@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.fuzzer import fuzz_reader, try_input
-from fuzz.mutation import mutate
+from fuzz.mutation import mutate, mutate_values
 from fuzz.readers import READERS, Reader, list_seeds
 from fuzz.run_directory import find_fault, fuzz_run, summarize
 from rollbook.errors import RolloutFailed, UsageError
@@ -61,6 +62,14 @@ def test_a_seed_gives_the_same_changes() -> None:
     first, again = ([mutate(data[0], data, draw) for _ in range(50)] for draw in (random.Random(3), random.Random(3)))
     assert first == again
     assert len(set(first)) > 40
+
+
+def test_values_of_json_are_changed_at_any_depth() -> None:
+    value = {"a": [1, {"b": 2}], "c": "x"}
+    changed = [json.loads(mutate_values(json.dumps(value).encode(), random.Random(seed))) for seed in range(200)]
+    assert sum(each != value for each in changed) > 150
+    assert any(each.get("a", [0])[1:] == [{"b": 3}] for each in changed if isinstance(each.get("a"), list))
+    assert mutate_values(b"{}", random.Random(1)) == b"{}"
 
 
 def test_damage_of_a_run_is_never_silent(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fuzz import answer_cases, book_cases, config_cases, message_cases, score_ca
 from fuzz.cases import Case
 from fuzz.fuzzer import fuzz_cases
 from fuzz.oracles import CASES, try_case
-from rollbook.book import json_lines
+from rollbook.book import book, json_lines
 from rollbook.core import manifest
 from rollbook.errors import UsageError
 
@@ -173,6 +173,25 @@ def test_a_book_that_is_read_wrongly_is_found(
     assert next(fuzz_cases("known run.json, plan.json, rounds, tasks", Random(7), 60), None) is not None
 
 
+@pytest.mark.parametrize(
+    ("name", "owner", "method", "spoil"),
+    [
+        ("changed plan", manifest.Plan, "describe_damage", lambda plan: ""),
+        ("changed plan", manifest, "find_repeated_part", lambda parts: 0),
+        ("changed plan", manifest, "describe_unknown_schema", lambda schema: ""),
+        ("changed round", book, "describe_round_damage", lambda path, found: ""),
+        ("changed round", book, "find_unknown_rules", lambda rules: []),
+        ("changed run.json", book.Book, "check_meaning", lambda book: None),
+        ("changed run.json", book, "describe_unknown_schema", lambda schema: ""),
+    ],
+)
+def test_a_change_that_only_the_checksum_would_refuse_is_found(
+    monkeypatch: pytest.MonkeyPatch, name: str, owner: object, method: str, spoil: object
+) -> None:
+    monkeypatch.setattr(owner, method, spoil)
+    assert next(fuzz_cases(f"known {name}", Random(7), ENOUGH), None) is not None
+
+
 def test_an_expression_that_is_evaluated_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = score_cases.Expression.__call__
     monkeypatch.setattr(score_cases.Expression, "__call__", lambda self, row: whole(self, row) or None)
@@ -183,7 +202,8 @@ def test_an_expression_that_is_evaluated_wrongly_is_found(monkeypatch: pytest.Mo
 def test_every_kind_of_case_is_proven_to_find_something() -> None:
     proven = {f"known {name}" for name, *_ in BROKEN}
     others = {"known curate condition", "known curate arithmetic", "known run.json, plan.json, rounds, tasks"}
-    assert proven | others == set(CASES)
+    changed = {"known changed plan", "known changed round", "known changed run.json"}
+    assert proven | others | changed == set(CASES)
 
 
 def test_a_finding_names_its_case_which_can_be_tried_again() -> None:
