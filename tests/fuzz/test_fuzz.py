@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
-from fuzz.fuzzer import fuzz_reader, try_input
+from fuzz import coverage
+from fuzz.fuzzer import fuzz_for, fuzz_reader, try_input
 from fuzz.mutation import mutate, mutate_values
+from fuzz.oracles import CASES
 from fuzz.readers import READERS, Reader, list_seeds
 from fuzz.run_directory import find_fault, fuzz_run, summarize
 from rollbook.errors import RolloutFailed, UsageError
@@ -62,6 +66,40 @@ def test_a_seed_gives_the_same_changes() -> None:
     first, again = ([mutate(data[0], data, draw) for _ in range(50)] for draw in (random.Random(3), random.Random(3)))
     assert first == again
     assert len(set(first)) > 40
+
+
+def test_a_short_time_is_enough_for_every_reader_and_is_kept() -> None:
+    names = [*READERS, *CASES]
+    began = time.process_time()
+    inputs, found = fuzz_for(names, 0.0, 5)
+    assert (inputs, found) == (len(names), [])
+    assert time.process_time() - began < 20
+
+
+def test_no_limit_of_libfuzzer_is_zero() -> None:
+    assert [coverage.make_limit(seconds) for seconds in (0.0, 0.03, 1.0, 2.1)] == [
+        f"-max_total_time={whole}" for whole in (1, 1, 1, 3)
+    ]
+
+
+def test_a_process_that_exceeds_its_share_is_killed_and_each_reader_has_an_equal_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fuzz(name: str, reader: Reader, seconds: float, seed: int) -> None:
+        (tmp_path / name).write_text(f"{seconds:g}")
+        if name == "hangs":
+            time.sleep(60)
+        os._exit(name == "breaks")
+
+    monkeypatch.setattr(coverage, "fuzz_reader", fuzz)
+    monkeypatch.setattr(coverage, "GRACE_S", 0.3)
+    reader = READERS["seal"]
+    began = time.monotonic()
+    assert coverage.fuzz_all({"works": reader, "breaks": reader, "hangs": reader}, 0.6, 1) == 2
+    assert time.monotonic() - began < 30
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("works", "breaks", "hangs"), "0.2"
+    )
 
 
 def test_values_of_json_are_changed_at_any_depth() -> None:
