@@ -214,6 +214,34 @@ def make_comparison(draw: random.Random) -> Case:
     return Case((given, expected), found, (same,) * 3)
 
 
+UNITS = (("km", "kilometres"), ("cm", "centimeters"), ("kg", "kilograms"), ("hr", "hours"), ("min", "minutes"))
+
+
+def make_units(draw: random.Random) -> Case:
+    """A number with another unit is another answer; one without a unit, and a percentage as a share, are the same."""
+    number, (one, other) = draw.randint(2, 99), draw.sample(UNITS, 2)
+    pairs = [
+        (f"{number} {one[0]}", f"{number} {one[1]}", True),
+        (f"{number} {one[draw.randrange(2)]}", f"{number} {other[draw.randrange(2)]}", False),
+        (f"{number} {one[draw.randrange(2)]}", str(number), True),
+        (f"{number} {one[draw.randrange(2)]}", str(number + 1), False),
+        (f"${number}", f"{number} dollars", True),
+        (f"\\${number}", f"{number} euros", False),
+        (f"{number}%", f"0.{number:02}", True),
+        (f"{number}%", f"0.{(number + 1) % 100:02}", False),
+    ]
+    left, right, same = draw.choice(pairs)
+    return Case((left, right), is_same_answer(left, right), same)
+
+
+def make_hedge(draw: random.Random) -> Case:
+    """An answer that names two values, or says what it is not, is not the answer."""
+    right, wrong = draw.sample(range(2, 99), 2)
+    given = draw.choice(("{} or {}", "{1} or {0}", "not {0}", "{0} + {1}", "less than {0}", "{0} \\text{{ or }} {1}"))
+    given = given.format(right, wrong)
+    return Case((given, right), is_same_answer(given, str(right)), False)
+
+
 def make_algebra(draw: random.Random) -> Case:
     a, b, c = (draw.randint(2, 9) for _ in range(3))
     pairs: list[tuple[str, str, bool]] = [
@@ -261,6 +289,8 @@ CASES: dict[str, MakeCase] = {
     "code block": make_block,
     "letter": make_letter,
     "comparison": make_comparison,
+    "units": make_units,
+    "hedge": make_hedge,
     "algebra": make_algebra,
     "tool calls": make_calls,
     "said answer": make_said_answer,

@@ -27,7 +27,8 @@ from fuzz.cases import (
     draw_text,
     write_record,
 )
-from rollbook.book import Book, LineReader, read_presences, verify_run
+from rollbook.book import Book, CountedLines, LineReader, read_presences, rollouts, verify_run
+from rollbook.book.counted_lines import ScoredLineHeader
 from rollbook.book.leases import _read_lease
 from rollbook.book.seals import read_seal
 from rollbook.core import EnvironmentSpec, FailedLine, Manifest, Round, ScoredLine, Turn
@@ -103,18 +104,26 @@ def make_worker(draw: random.Random) -> Case:
         return Case(value, found, {worker: value})
 
 
-def make_token_record(draw: random.Random) -> Case:
-    """Version, shared, added and sampled ids, checksum, then ids as int32 and logprobs as float32, compressed."""
-    previous = [draw.randint(0, 1 << 30) for _ in range(draw.randint(0, 6))]
-    shared = draw.randint(0, len(previous))
-    added = [-1 - draw.randint(0, 9) for _ in range(draw.randint(0, 4))]  # not what follows in `previous`
-    ids = [draw.randint(0, 1 << 30) for _ in range(draw.randint(0, 6))]
-    logprobs = [struct.unpack("<f", struct.pack("<f", -draw.random()))[0] for _ in ids]
+def write_tokens(shared: int, added: list[int], ids: list[int], logprobs: list[float]) -> bytes:
+    """Return a token record: version, shared, added and sampled ids, checksum; ids as int32 and logprobs as float32."""
     packed = zlib.compress(struct.pack(f"<{len(added) + len(ids)}i{len(ids)}f", *added, *ids, *logprobs))
     head = struct.pack("<BIII", 1, shared, len(added), len(ids))
-    record = head + struct.pack("<I", zlib.crc32(packed, zlib.crc32(head))) + packed
+    return head + struct.pack("<I", zlib.crc32(packed, zlib.crc32(head))) + packed
+
+
+def draw_tokens(draw: random.Random, previous: list[int]) -> tuple[int, list[int], list[int], list[float]]:
+    """Return how many of the previous ids a prompt begins with, what it adds, the sampled ids and their logprobs."""
+    shared = draw.randint(0, len(previous))
+    added = [(1 << 30) + draw.randint(1, 9) for _ in range(draw.randint(0, 4))]  # not what follows in `previous`
+    ids = [draw.randint(0, 1 << 30) for _ in range(draw.randint(0, 6))]
+    return shared, added, ids, [struct.unpack("<f", struct.pack("<f", -draw.random()))[0] for _ in ids]
+
+
+def make_token_record(draw: random.Random) -> Case:
+    previous = [draw.randint(0, 1 << 30) for _ in range(draw.randint(0, 6))]
+    shared, added, ids, logprobs = draw_tokens(draw, previous)
     prompt = previous[:shared] + added
-    own = encode_tokens(Turn(prompt, ids, logprobs), previous)
+    record, own = write_tokens(shared, added, ids, logprobs), encode_tokens(Turn(prompt, ids, logprobs), previous)
     expected = prompt, ids, logprobs
     return Case((previous, expected), (decode_tokens(record, previous), decode_tokens(own, previous)), (expected,) * 2)
 
@@ -306,13 +315,15 @@ class KnownLines:
 
     def __init__(self, draw: random.Random, files: Files, run: KnownRun) -> None:
         self._draw, self._files, self._run = draw, files, run
-        self.best: dict[Key, tuple[tuple[int, int], float]] = {}
+        self.best: dict[Key, tuple[tuple[int, int], float, list[JSONValue]]] = {}
+        """Of each scored key the epoch and attempt of the line that counts, its reward, and the tokens of its turns."""
         self.failed: dict[Key, str] = {}
         self.journals: dict[str, list[bytes]] = {}
         self.lost = {True: 0, False: 0}
         """The damaged lines in the journals of scored lines, and in those of failed ones."""
         self.dropped = 0
         self._ended: set[Key] = set()
+        self._sidecars: dict[str, bytes] = {}
         for number, keys in enumerate(list_chunks(run.parts)):
             owners = draw.sample(("w1", "w2", "w3"), draw.choice((0, 1, 1, 1, 2)))
             for epoch, worker in enumerate(owners, 1):
@@ -320,13 +331,31 @@ class KnownLines:
                 for key in keys:
                     for attempt in range(1, draw.randint(0, 2) + 1):
                         self._add(key, worker, epoch, attempt)
+        for worker, records in self._sidecars.items():
+            files.write(f"journals/{worker}.1.tokens", records)
         for name, lines in self.journals.items():
             torn = lines[0][: draw.randint(1, len(lines[0]) - 1)] if draw.random() < 0.3 else b""
             files.write(f"journals/{name}", b"".join(lines) + torn)
 
+    def _add_tokens(self, worker: str, line: Object) -> list[JSONValue]:
+        """Write the ids of some turns to the sidecar of their segment; return those of every turn, or None."""
+        found, previous = [], list[int]()
+        for turn in line["turns"]:
+            if self._draw.random() < 0.3:
+                found.append(None)
+                continue
+            shared, added, ids, logprobs = draw_tokens(self._draw, previous)
+            record, before = write_tokens(shared, added, ids, logprobs), self._sidecars.get(worker, b"")
+            turn["tokens"] = {"at": len(before), "size": len(record)}
+            self._sidecars[worker] = before + record
+            found.append((previous[:shared] + added, ids, logprobs))
+            previous = [*previous[:shared], *added, *ids]
+        return found
+
     def _add(self, key: Key, worker: str, epoch: int, attempt: int) -> None:
         scored = self._draw.random() < 0.6
         line = draw_line(self._draw, key, attempt, scored=scored)
+        tokens = self._add_tokens(worker, line)
         line["round"] = self._draw.randint(1, len(self._run.rounds))
         if not scored and key in self._ended:
             line["final"] = False  # a round gives up a rollout once
@@ -341,7 +370,7 @@ class KnownLines:
         lines.append(written)
         if scored:
             self.dropped += key in self.best
-            rank = (epoch, attempt), float(str(line["reward"]))
+            rank = (epoch, attempt), float(line["reward"]), tokens
             self.best[key] = min(self.best.get(key, rank), rank, key=lambda each: each[0])
         elif line["final"]:
             self._ended.add(key)
@@ -356,20 +385,38 @@ def make_counts(draw: random.Random) -> Case:
         run = KnownRun(draw, files)
         lines = KnownLines(draw, files, run)
         report, verified = make_report(files.path), verify_run(files.path)
+        book = Book(files.path)
+        headers = CountedLines(book, ScoredLineHeader)
+        read = sorted((line.task, line.sample, line.attempt) for _, _, line in headers)
+        played = {(rollout.task.id, rollout.sample): rollout for rollout in rollouts(book, tokens=True)}
     best, requested = lines.best, run.tasks * run.samples
     failed = Counter(lines.failed[key] for key in lines.failed.keys() - best.keys())
-    mean = sum(reward for _, reward in best.values()) / len(best) if best else None
+    mean = sum(reward for _, reward, _ in best.values()) / len(best) if best else None
     found_mean = report.overall.mean
     is_close = mean is not None and found_mean is not None and math.isclose(mean, found_mean, abs_tol=1e-9)
     numbers = report.requested, report.scored, report.failed, report.pending, report.dropped
     pending = requested - len(best) - failed.total()
     # Where every rollout is scored, no report depends on the journals of failures; `verify` reads them all the same.
     named = lines.lost[True] + (lines.lost[False] if len(best) < requested else 0)
+    counted = sorted((f"t{row}", sample, attempt) for (row, sample), ((_, attempt), _, _) in best.items())
+    tokens = {key: (rollout.reward, [list_tokens(turn) for turn in rollout.turns]) for key, rollout in played.items()}
     return Case(
         (run.parts, lines.journals),
-        (numbers, mean if is_close else found_mean, len(report.damaged), len(verified.damage)),
-        ((requested, len(best), failed, pending, lines.dropped), mean, named, sum(lines.lost.values())),
+        (
+            (numbers, mean if is_close else found_mean, len(report.damaged), len(verified.damage)),
+            (read, headers.dropped, len(headers.damaged)),
+            tokens,
+        ),
+        (
+            ((requested, len(best), failed, pending, lines.dropped), mean, named, sum(lines.lost.values())),
+            (counted, lines.dropped, lines.lost[True]),
+            {(f"t{row}", sample): (reward, own) for (row, sample), (_, reward, own) in best.items()},
+        ),
     )
+
+
+def list_tokens(turn: Turn) -> JSONValue:
+    return None if turn.ids is None else (turn.prompt_ids, turn.ids, turn.logprobs)
 
 
 def make_snapshot(draw: random.Random) -> Case:

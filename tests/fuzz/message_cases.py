@@ -11,7 +11,13 @@ from rollbook.errors import RolloutFailed
 from rollbook.gym.responses import ResponseContent, read_response
 from rollbook.gym.rows import make_row
 from rollbook.gym.rows import read_task as read_gym_task
-from rollbook.models.chat_protocol import chat_body, make_message, read_answer
+from rollbook.models.chat_protocol import (
+    chat_body,
+    make_message,
+    prepare_messages,
+    read_answer,
+    without_reasoning,
+)
 from rollbook.models.responses_api import (
     make_create_params,
     make_items,
@@ -240,6 +246,18 @@ def make_chat_request(draw: random.Random) -> Case:
     return Case(messages, (found, values), (known, numbers))
 
 
+def make_sent_calls(draw: random.Random) -> Case:
+    """Arguments that are no JSON object are sent inside of one, others as they are; reasoning is not sent."""
+    readable = json.dumps(draw_object(draw))
+    odd = draw.choice(("", "  ", '{"a": ', "[1]", "7", "text", '"x"'))
+    calls = [ToolCall("a", Function("f", readable)), ToolCall("b", Function("g", odd))]
+    message = Message("assistant", None, draw_text(draw) or "x", calls, items=[{"type": "message"}])
+    (sent,) = prepare_messages(without_reasoning([message]))
+    found = [call.function.arguments for call in sent.tool_calls or ()]
+    wrapped = {"unreadable": odd} if odd.strip() else {}
+    return Case(calls, (found[0], json.loads(found[1]), sent.reasoning, sent.items), (readable, wrapped, None, None))
+
+
 def make_gym_row(draw: random.Random) -> Case:
     answer = draw.choice((None, draw_text(draw), draw.randint(0, 9)))
     task = Task(draw_name(draw), messages=draw_prompt(draw), answer=answer, env="e")
@@ -261,5 +279,6 @@ CASES: dict[str, MakeCase] = {
     "text answer": make_text_answer,
     "unfinished answer": make_unfinished_answer,
     "chat request": make_chat_request,
+    "sent calls": make_sent_calls,
     "gym row": make_gym_row,
 }

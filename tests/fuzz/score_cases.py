@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 from fuzz.cases import Case, MakeCase, draw_name, draw_number, draw_object, draw_text
-from rollbook.core import Score, as_score
+from rollbook.core import FAILURE_KINDS, Score, as_score
 from rollbook.environments.harbor.rewards import (
     choose_reward,
     combine_rewards,
@@ -22,7 +22,7 @@ from rollbook.environments.harbor.rewards import (
     read_rewards,
 )
 from rollbook.errors import InvalidReward, RolloutFailed
-from rollbook.gym.rows import make_scored_row, read_score
+from rollbook.gym.rows import make_failed_row, make_scored_row, read_failure, read_score
 from rollbook.stats.row_selection import CurateOptions, Expression, curate, rename_columns
 
 Value: TypeAlias = bool | int | float | str | list[object] | None
@@ -124,6 +124,23 @@ def make_verified_row(draw: random.Random) -> Case:
     row = make_scored_row({"id": "x"}, score)
     plain = read_score({name: value for name, value in row.items() if name != "rollbook"}, {"id": "x"})
     return Case(row, (read_score(row, {"id": "x"}), plain.reward, plain.answer), (score, score.reward, answer))
+
+
+def make_failed_verdict(draw: random.Random) -> Case:
+    """A row that says that it failed has no score, whatever reward it has too; a kind of ours comes back as it is."""
+    kind, message = draw.choice(sorted(FAILURE_KINDS)), draw_text(draw) or "x"
+    verdicts: list[tuple[dict[str, object], str | None]] = [
+        (make_failed_row({"id": "x"}, kind, message), kind),
+        ({"_ng_failure_class": "odd", "_ng_failure_message": message}, "sandbox_error"),
+        ({"_ng_failure_class": "odd", "_ng_failure_terminal": True}, "verifier_error"),
+        ({"_ng_failure_class": "judge_failed", "_ng_failure_judge_error": message}, "judge_error"),
+        ({"mask_sample": True}, "verifier_error"),
+        ({"_ng_no_persist": True}, "environment_error"),
+        ({"mask_sample": False, "_ng_no_persist": None}, None),
+    ]
+    verdict, expected = draw.choice(verdicts)
+    found = read_failure({"reward": draw.choice((0.0, 1.0)), **verdict}, "here", "sandbox_error")
+    return Case(verdict, found.kind if found else None, expected)
 
 
 NAMES = ("mean", "n", "std", "pass_4", "level")
@@ -269,6 +286,7 @@ CASES: dict[str, MakeCase] = {
     "rewards of steps": make_steps,
     "score": make_score,
     "verified row": make_verified_row,
+    "failed verdict": make_failed_verdict,
     "curate condition": make_condition,
     "curate arithmetic": make_arithmetic,
     "curate columns": make_columns,

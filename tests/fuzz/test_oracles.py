@@ -16,7 +16,7 @@ from fuzz import answer_cases, book_cases, config_cases, message_cases, score_ca
 from fuzz.cases import Case
 from fuzz.fuzzer import fuzz_cases
 from fuzz.oracles import CASES, try_case
-from rollbook.book import book, json_lines
+from rollbook.book import book, counted_lines, json_lines
 from rollbook.core import manifest
 from rollbook.errors import UsageError
 
@@ -94,6 +94,9 @@ BROKEN: list[tuple[str, ModuleType, str, Callable[[Read], Read]]] = [
     ("comparison", answer_cases, "is_same_answer", always(True)),
     ("comparison", answer_cases, "is_same_answer", before(without_sign)),
     ("comparison", answer_cases, "is_equal", always(False)),
+    ("units", answer_cases, "is_same_answer", always(True)),
+    ("units", answer_cases, "is_same_answer", before(lambda text: text.rstrip("%"))),
+    ("hedge", answer_cases, "is_same_answer", before(lambda text: text.removeprefix("not ").partition(" or ")[0])),
     ("algebra", answer_cases, "is_same_answer", before(without_sign)),
     ("tool calls", answer_cases, "read_calls", alter(tool_calls=lambda calls: calls and calls[1:])),
     ("said answer", answer_cases, "read_calls", alter(content=lambda text: text and text.strip())),
@@ -105,6 +108,7 @@ BROKEN: list[tuple[str, ModuleType, str, Callable[[Read], Read]]] = [
     ("rewards of steps", score_cases, "misses_reward", always(False)),
     ("score", score_cases, "as_score", alter(reward=abs)),
     ("verified row", score_cases, "read_score", alter(reward=one_more)),
+    ("failed verdict", score_cases, "read_failure", always(None)),
     ("curated rows", score_cases, "curate", before(lambda lines: lines[1:])),
     ("responses conversation", message_cases, "read_items", after(without_first)),
     ("responses items", message_cases, "read_items", after(lambda found: found[::-1])),
@@ -116,6 +120,7 @@ BROKEN: list[tuple[str, ModuleType, str, Callable[[Read], Read]]] = [
     ("chat answer", message_cases, "make_message", alter(reasoning=always(None)(str))),
     ("text answer", message_cases, "read_answer", after(lambda found: (*found[:2], "stop"))),
     ("chat request", message_cases, "chat_body", after(lambda body: body.replace(b'"seed":', b'"seed":1'))),
+    ("sent calls", message_cases, "prepare_messages", lambda read: lambda messages: messages),
     ("gym row", message_cases, "read_gym_task", after(lambda task: type(task)("x", messages=task.messages))),
     ("unfinished answer", message_cases, "read_answer", always(None)),
     ("responses instructions", message_cases, "read_create_params", alter(messages=without_first)),
@@ -137,6 +142,8 @@ BROKEN: list[tuple[str, ModuleType, str, Callable[[Read], Read]]] = [
     ("journal", json_lines, "has_crc", always(False)),
     ("counted lines", json_lines, "is_crc_right", always(True)),
     ("counted lines", book_cases, "make_report", alter(pending=one_more)),
+    ("counted lines", book_cases, "rollouts", lambda read: lambda book, tokens: read(book, tokens=False)),
+    ("counted lines", counted_lines, "decode_tokens", after(lambda found: (found[0][1:], *found[1:]))),
 ]  # fmt: skip
 
 
