@@ -67,13 +67,14 @@ def fuzz_some(name: str, draw: random.Random, count: int) -> Iterator[Finding]:
 def fuzz_for(names: list[str], seconds: float, seed: int) -> tuple[int, list[Finding]]:
     """Fuzz readers and cases in turns for some seconds; return the number of inputs and what was found, one a kind.
 
-    In the first turn each gets one input, so that a short time is enough for all of them.
+    In the first turn each gets one input, so that a short time is enough for all of them; unless something was found:
+    readers that hang would take much longer.
     """
     draw, end, inputs = random.Random(seed), time.monotonic() + seconds, 0
     found: dict[tuple[str, str], Finding] = {}
     turns = chain(((name, 1) for name in names), ((name, BATCH) for name in cycle(names)))
     for name, count in turns:
-        if inputs >= len(names) and time.monotonic() >= end:
+        if time.monotonic() >= end and (found or inputs >= len(names)):
             break
         began = time.monotonic()
         for _ in range(count):

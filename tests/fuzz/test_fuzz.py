@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzz import coverage
+from fuzz import coverage, fuzzer
 from fuzz.fuzzer import fuzz_for, fuzz_reader, try_input
 from fuzz.mutation import mutate, mutate_values
 from fuzz.oracles import CASES
@@ -74,6 +74,19 @@ def test_a_short_time_is_enough_for_every_reader_and_is_kept() -> None:
     inputs, found = fuzz_for(names, 0.0, 5)
     assert (inputs, found) == (len(names), [])
     assert time.process_time() - began < 20
+
+
+def test_readers_that_hang_end_the_time_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(data: bytes) -> None:
+        while True:
+            pass
+
+    names = [f"hangs {number}" for number in range(50)]
+    monkeypatch.setattr(fuzzer, "READERS", dict.fromkeys(names, Reader(hang, (b"x",))))
+    monkeypatch.setattr(fuzzer, "fuzz_reader", lambda name, reader, draw, count: [try_input(name, reader, b"", 0.2)])
+    inputs, found = fuzz_for(names, 0.3, 1)
+    assert 1 <= inputs == len(found) <= 3
+    assert found[0].error.startswith("Hang: ")
 
 
 def test_no_limit_of_libfuzzer_is_zero() -> None:
