@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Sequence
@@ -69,11 +70,11 @@ def mutate_values(data: bytes, draw: random.Random) -> bytes:
         if kind == 0:
             del owner[key]
         elif kind == 1 and isinstance(owner, list):
-            owner.insert(key, owner[key])
+            owner.insert(key, copy.deepcopy(owner[key]))
         elif kind == 2 and isinstance(owner[key], int) and not isinstance(owner[key], bool):
             owner[key] += draw.choice((-1, 1, 7, -7))
         else:
-            owner[key] = draw.choice(VALUES)
+            owner[key] = copy.deepcopy(draw.choice(VALUES))  # what it holds may be changed next
     return json.dumps(value).encode()
 
 

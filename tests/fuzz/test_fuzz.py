@@ -13,7 +13,7 @@ import pytest
 
 from fuzz import coverage, fuzzer
 from fuzz.fuzzer import fuzz_for, fuzz_reader, try_input
-from fuzz.mutation import mutate, mutate_values
+from fuzz.mutation import VALUES, mutate, mutate_values
 from fuzz.oracles import CASES
 from fuzz.readers import READERS, Reader, list_seeds
 from fuzz.run_directory import find_fault, fuzz_run, summarize
@@ -121,6 +121,14 @@ def test_values_of_json_are_changed_at_any_depth() -> None:
     assert sum(each != value for each in changed) > 150
     assert any(each.get("a", [0])[1:] == [{"b": 3}] for each in changed if isinstance(each.get("a"), list))
     assert mutate_values(b"{}", random.Random(1)) == b"{}"
+
+
+def test_the_values_that_are_put_in_stay_as_they_are() -> None:
+    """They were changed in place, and could come to contain themselves."""
+    before = json.dumps(VALUES)
+    for seed in range(3000):
+        mutate_values(b'{"a": [{"b": [0]}]}', random.Random(seed))
+    assert json.dumps(VALUES) == before
 
 
 def test_damage_of_a_run_is_never_silent(tmp_path: Path) -> None:
