@@ -122,10 +122,10 @@ test-containers: .venv/dev ## Run the tests that need containers, with a real po
 	.venv/bin/python tests/containers/real/docker_engine.py \
 	  .venv/bin/pytest -rs $(addprefix tests/containers/real/test_,handles.py environments.py harbor.py cheats.py)
 
-fuzz: .venv/dev ## Fuzz every reader for SECONDS (60): random changes, then guided by coverage where atheris can be installed.
+fuzz: .venv/dev ## Fuzz every reader for SECONDS (60) with random changes and known results, then as long guided by coverage where atheris can be installed.
 	PYTHONPATH=tests .venv/bin/python -m fuzz.fuzzer --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 	@$(MAKE) --no-print-directory .venv-fuzz/ready || true
-	@if [ -e .venv-fuzz/ready ]; then PYTHONPATH=tests .venv-fuzz/bin/python -m fuzz.fuzzer --coverage --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)); fi
+	@if [ -e .venv-fuzz/ready ]; then PYTHONPATH=tests .venv-fuzz/bin/python -m fuzz.coverage --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)); fi
 
 test-gpu: .venv/dev ## Test with a real vLLM on a real GPU; without a GPU, print so and skip.
 	@if nvidia-smi -L >/dev/null 2>&1; then $(MAKE) --no-print-directory .venv-gpu/ready || true; fi

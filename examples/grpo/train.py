@@ -15,6 +15,7 @@ import json
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -71,7 +72,10 @@ class Plan:
 
 @dataclass
 class Row:
-    """One sequence to train on: `mask` is 1 on the tokens that the model sampled, unless the rollout failed."""
+    """One sequence to train on: `mask` is 1 on the tokens that the model sampled, unless the rollout failed.
+
+    `versions` has for each of these tokens the version of the weights it was sampled with, and None for the others.
+    """
 
     task: str
     sample: int
@@ -80,7 +84,7 @@ class Row:
     logprobs: list[float]
     reward: float | None
     advantage: float
-    version: str | None
+    versions: list[str | None]
 
 
 def make_rows(group: Group) -> list[Row]:
@@ -91,6 +95,7 @@ def make_rows(group: Group) -> list[Row]:
     rows = []
     for sample in samples:
         advantage = 0.0 if sample.reward is None else (sample.reward - mean) / (spread + 1e-4)
+        sampled = (turn.model_version for turn in sample.rollout.turns for _ in turn.ids or ())
         for sequence in sample.sequences:
             blank = [0] * len(sequence.prompt_ids)
             row = Row(
@@ -100,10 +105,15 @@ def make_rows(group: Group) -> list[Row]:
                 logprobs=[0.0] * len(blank) + sequence.logprobs,
                 reward=sample.reward,
                 advantage=advantage,
-                version=sample.versions[-1] if sample.versions else None,
+                versions=[None] * len(blank) + [next(sampled) if trained else None for trained in sequence.mask],
             )
             rows.append(row)
     return rows
+
+
+def keep_version(row: Row, version: str) -> Row:
+    """Return a row with the mask on the tokens of one version alone."""
+    return dataclasses.replace(row, mask=[int(each == version) for each in row.versions])
 
 
 class Trainer:
@@ -122,7 +132,8 @@ class Trainer:
     def step(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Update the weights once by all rows, which makes the next version; return what to report."""
         trained = sum(sum(row.mask) for row in rows)
-        stale = sum(sum(row.mask) for row in rows if row.version != self.version)
+        versions = Counter(version for row in rows for version in row.versions if version is not None)
+        stale = trained - versions[self.version]
         gaps = self.measure_gaps(rows)
         sums = torch.zeros(3, dtype=torch.float64)
         for chunk in split(rows, self.chunk_tokens):
@@ -132,6 +143,7 @@ class Trainer:
         return {
             "trained_tokens": trained,
             "stale": stale / trained,
+            "versions": dict(versions),
             "logprob": sum(sum(row.logprobs) for row in rows if any(row.mask)) / trained,
             "logprob_gap": float(gaps.mean()),
             "logprob_gap_max": float(gaps.max()),
@@ -147,7 +159,7 @@ class Trainer:
         """Return how far the server's logprob of each token is from ours, by the weights it was sampled with."""
         gaps = []
         for version, model in self._versions.items():
-            for chunk in split([row for row in rows if row.version == version], self.chunk_tokens):
+            for chunk in split([keep_version(row, version) for row in rows], self.chunk_tokens):
                 batch = pad(chunk, model.embeddings.weight.device)
                 gaps.append((self._logprobs(model, batch) - batch.logprobs).abs())
         return torch.cat(gaps)

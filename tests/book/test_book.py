@@ -106,6 +106,36 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
         Book(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "problem"),
+    [
+        ("plan.json", {"schema": 99}, "schema 99; this version reads 1 to 2"),
+        ("rounds/0001.json", {"schema": 0}, "schema 0; this version reads 1 to 2"),
+        ("run.json", {"environments": {}}, "no environment"),
+        (
+            "plan.json",
+            {
+                "parts": [
+                    {"tasks": [0, 4], "samples": [0, 2], "chunks": [8]},
+                    {"tasks": [3, 4], "samples": [1, 2], "chunks": [1]},
+                ]
+            },
+            "part 2 requests a rollout that another part requests too",
+        ),
+    ],
+)
+def test_a_file_with_a_right_checksum_that_makes_no_sense_is_refused(
+    tmp_path: Path, name: str, changes: dict[str, object], problem: str
+) -> None:
+    """Found by `make fuzz`: without a wrong checksum these were accepted, and a rollout was requested twice."""
+    path = make_book(tmp_path / "run").path
+    open_round(Book(path))
+    edit_record(path / name, **changes)
+    with pytest.raises(BookError, match=problem) as caught:
+        Book(path).rounds()
+    assert str(caught.value).startswith(str(path / name))
+
+
 def test_a_damaged_hash_in_the_manifest_is_not_blamed_on_the_tasks(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run")
     open_round(book)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from rollbook.book import Book, BookDraft, TaskGroups
 from rollbook.book.task_groups import is_grouped, is_reported_by_field
 from rollbook.core import SCHEMA_VERSION, EnvironmentSpec, Limits, Manifest, ModelSpec, Sampling, Task, make_part
+from rollbook.errors import BookError
+from support.books import edit_record
 
 
 def make_grouped_book(path: Path, report_by: str, **tasks: list[dict[str, object]]) -> Book:
@@ -60,3 +65,11 @@ def test_an_environment_without_tasks_is_a_group_too(tmp_path: Path) -> None:
 def test_the_groups_of_one_environment_come_before_those_of_the_next(tmp_path: Path) -> None:
     book = make_grouped_book(tmp_path / "run", "level", b=[{"level": 2}], a=[{"level": 1}, {"level": 2}])
     assert TaskGroups(book).names == ["b", "a/1", "a/2"]
+
+
+def test_a_task_of_an_environment_that_run_json_does_not_have_is_refused(tmp_path: Path) -> None:
+    book = make_grouped_book(tmp_path / "run", "", a=[{}], b=[{}])
+    environments = json.loads((book.path / "run.json").read_bytes())["environments"]
+    edit_record(book.path / "run.json", environments={"a": environments["a"], "c": environments["b"]})
+    with pytest.raises(BookError, match=r"run\.json: it has no environment 'b', which task 'b-0' names"):
+        TaskGroups(Book(book.path))

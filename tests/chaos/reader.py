@@ -2,9 +2,10 @@
 
     python tests/chaos/reader.py RUN EXPECTED.json
 
-EXPECTED.json says what was asked (`tasks`: id to {a, b, broken}, `samples`, `seed`), which files were damaged
-and not restored (`damaged`), what `rollbook report --json` and `rollbook verify --json` printed at the end (`report`,
-`verify`), and which lines counted in chunks that were sealed earlier (`sealed`, by `count_sealed`).
+EXPECTED.json says what was asked (`tasks`: id to {env, a, b, broken, extracts}: the sum, whether its verifier raises,
+whether that records the number as the answer; `samples`, `seed`), which files were damaged and not restored
+(`damaged`), what `rollbook report --json` and `rollbook verify --json` printed at the end (`report`, `verify`), and
+which lines counted in chunks that were sealed earlier (`sealed`, by `count_sealed`).
 
 The rules are those of the design: of a key the line of the lowest epoch counts, then of the lowest attempt; what a seal
 covers does not change; a key without a scored line has the final failure that no later round has reopened.
@@ -57,6 +58,7 @@ class Run:
         self.failed: dict[tuple[str, int], str] = {}
         self.seen: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.lines: list[tuple[tuple[str, int], str, dict[str, Any]]] = []
+        self.failures: list[tuple[tuple[str, int], str, dict[str, Any]]] = []
         self.scored_by: dict[tuple[str, tuple[str, int]], int] = {}
         for file in sorted((path / "journals").glob("[!.]*.jsonl")):
             self._read_journal(file)
@@ -87,11 +89,10 @@ class Run:
         if seal and epoch <= seal["epoch"] and end > seal["files"].get(file.name, {"bytes": 0})["bytes"]:
             return
         rank = epoch, line["attempt"]
+        (self.lines if line["status"] == "scored" else self.failures).append((key, file.name, line))
         if line["status"] == "scored":
-            self.lines.append((key, file.name, line))
             if self.scored_by.setdefault((worker, key), line["attempt"]) != line["attempt"]:
                 self.wrong.append(f"{file.name}: {key} was scored, and run again by the same worker")
-        if line["status"] == "scored":
             if key not in self.scored or rank < self.scored[key][0]:
                 self.scored[key] = rank, file.name, line
         elif line["final"] and not any(_reopens(r, line) for r in self.rounds if r["number"] > line["round"]):
@@ -126,30 +127,86 @@ class Run:
         data = file.read_bytes()[: extent["bytes"]] if file.exists() else b""
         return (len(data), hashlib.sha256(data).hexdigest()) == (extent["bytes"], extent["sha256"])
 
-    def check_line(self, key: tuple[str, int], name: str, line: dict[str, Any], expected: dict[str, Any]) -> None:
-        """Compute again what the model answers to the key's seed, what the verifier gives for it, and its tokens."""
-        asked, text = expected["tasks"][key[0]], line["messages"][-1]["content"]
-        digest = hashlib.blake2b(f"{expected['seed']}\0{key[0]}\0{key[1]}".encode(), digest_size=4).digest()
-        seed, total = int.from_bytes(digest, "big") >> 1, asked["a"] + asked["b"]
-        lucky = zlib.crc32(f"{seed}:{asked['a']} + {asked['b']}".encode()) % 1000 < 600
-        answer = f"The answer is {total if lucky else total + 1 + seed % 7}."
-        if asked["broken"]:
-            self.wrong.append(f"{key} has a reward, but its verifier always raises")
-        if (line["seed"], text) != (seed, answer):
-            self.wrong.append(f"{key}: seed {line['seed']} and {text!r}, not {seed} and {answer!r}")
-        if line["reward"] != float(text.endswith(f" {total}.")):
-            self.wrong.append(f"{key}: reward {line['reward']} for {text!r}, {total} is right")
-        ids = [self._read_ids(name.replace(".jsonl", ".tokens"), turn["tokens"]) for turn in line["turns"]]
-        if ids != [[*answer.encode(), 256]] and name.replace(".jsonl", ".tokens") not in expected["damaged"]:
-            self.wrong.append(f"{key}: its token ids are not those of {answer!r}")
+    def check_tasks(self, expected: dict[str, Any]) -> None:
+        """Check that the tasks are those that were planned: what is asked, and what only the verifier sees."""
+        for line in (self.path / "tasks.jsonl").read_bytes().splitlines():
+            task = json.loads(line)
+            asked = expected["tasks"].get(task["id"], {"a": 0, "b": 0, "env": None})
+            known = {"env": asked["env"], "messages": [_ask(asked)], "answer": str(asked["a"] + asked["b"])}
+            self._compare(f"tasks.jsonl: {task['id']}", task, known)
 
-    def _read_ids(self, name: str, ref: dict[str, int]) -> list[int]:
+    def check_line(self, key: tuple[str, int], name: str, line: dict[str, Any], expected: dict[str, Any]) -> None:
+        """Compare a line with what model and verifier give for the seed of its key, and its tokens too."""
+        asked = expected["tasks"][key[0]]
+        known, tokens = _recompute(key, asked, expected["seed"])
+        if line["status"] == "failed":  # it has what it got to
+            known["messages"], known["turns"] = (known[field][: len(line[field])] for field in ("messages", "turns"))
+            del known["reward"], known["answer"], known["parts"]
+        elif asked["broken"]:
+            self.wrong.append(f"{key} has a reward, but its verifier always raises")
+        counts = "prompt_tokens", "completion_tokens"
+        known["usage"] = {field: sum(turn[field] for turn in known["turns"]) for field in counts}
+        turns = [{field: turn[field] for field in (*counts, "finish_reason")} for turn in line["turns"]]
+        self._compare(str(key), {**line, "turns": turns}, known)
+        sidecar = re.sub(r"(\.failures)?\.jsonl$", ".tokens", name)
+        for turn in line["turns"] if sidecar not in expected["damaged"] else ():
+            if turn["tokens"] or line["status"] == "scored":
+                self._compare(str(key), self._read_tokens(sidecar, turn["tokens"]), tokens)
+
+    def _compare(self, what: str, found: dict[str, Any], known: dict[str, Any]) -> None:
+        for field, value in known.items():
+            if found.get(field) != value:
+                self.wrong.append(f"{what}: {field}: {found.get(field)!r}, not {value!r}")
+
+    def _read_tokens(self, name: str, ref: dict[str, int]) -> dict[str, Any]:
         record = (self.path / "journals" / name).read_bytes()[ref["at"] : ref["at"] + ref["size"]]
         _, _, rest, sampled, crc = struct.unpack_from("<BIIII", record)
         if zlib.crc32(record[17:], zlib.crc32(record[:13])) != crc:
             self.damaged.add(name)
-            return []
-        return [*struct.unpack_from(f"<{rest + sampled}i", zlib.decompress(record[17:]))[rest:]]
+            return {}
+        values = [*struct.unpack(f"<{rest + sampled}i{sampled}f", zlib.decompress(record[17:]))]
+        end = rest + sampled
+        return {"prompt ids": values[:rest], "token ids": values[rest:end], "logprobs": values[end:]}
+
+    def check_report(
+        self, what: str, report: dict[str, Any], keys: set[tuple[str, int]], tasks: dict[str, Any]
+    ) -> None:
+        """Compute again the counts and means of a report, over all and for each environment."""
+        names = {task["env"] for task in tasks.values()}
+        if report["environments"].keys() != names:
+            self.wrong.append(f"{what} has the environments {[*report['environments']]}, not {sorted(names)}")
+        for name, numbers in [("all", report), ("all", report["overall"]), *report["environments"].items()]:
+            own = {key for key in keys if name in ("all", tasks[key[0]]["env"])}
+            rewards = [self.scored[key][2]["reward"] for key in own & self.scored.keys()]
+            failed = Counter(self.failed[key] for key in (own & self.failed.keys()) - self.scored.keys())
+            known = {"requested": len(own), "scored": len(rewards), "failed": failed, "pending": 0}
+            self._compare(f"{what}, {name}", numbers, known)
+            mean = sum(rewards) / len(rewards) if rewards else None
+            if "mean" in numbers and (None in (mean, numbers["mean"]) or abs(numbers["mean"] - mean) > 1e-9):
+                self.wrong.append(f"{what}, {name}: mean {numbers['mean']}, not {mean}")
+
+
+def _ask(asked: dict[str, Any]) -> dict[str, str]:
+    return {"role": "user", "content": f"What is {asked['a']} + {asked['b']}?"}
+
+
+def _recompute(key: tuple[str, int], asked: dict[str, Any], run_seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of the scored line of a key, and its tokens: the endpoint's reply depends on the seed alone."""
+    digest = hashlib.blake2b(f"{run_seed}\0{key[0]}\0{key[1]}".encode(), digest_size=4).digest()
+    seed, total = int.from_bytes(digest, "big") >> 1, asked["a"] + asked["b"]
+    lucky = zlib.crc32(f"{seed}:{asked['a']} + {asked['b']}".encode()) % 1000 < 600
+    number = total if lucky else total + 1 + seed % 7
+    messages = [_ask(asked), {"role": "assistant", "content": f"The answer is {number}."}]
+    prompt, ids = (
+        [*f"<user>{_ask(asked)['content']}".encode(), 256, *b"<assistant>"],
+        [*messages[1]["content"].encode(), 256],
+    )
+    logprobs = [-(zlib.crc32(f"{seed}:{at}:{i}".encode()) % 9999 + 1) / 10_000 for at, i in enumerate(ids)]
+    logprobs = [*struct.unpack(f"<{len(ids)}f", struct.pack(f"<{len(ids)}f", *logprobs))]  # as the sidecar stores them
+    turn = {"prompt_tokens": len(prompt), "completion_tokens": len(ids), "finish_reason": "stop"}
+    answer = str(number) if asked["extracts"] else None
+    known = {"seed": seed, "env": asked["env"], "messages": messages, "turns": [turn], "reward": float(lucky)}
+    return known | {"answer": answer, "parts": {}}, {"prompt ids": prompt, "token ids": ids, "logprobs": logprobs}
 
 
 def _without_refs(line: dict[str, Any]) -> dict[str, Any]:
@@ -180,14 +237,12 @@ def check(path: Path, expected: dict[str, Any]) -> list[str]:
     run.wrong += [f"{key} failed, although nothing is wrong with its verifier" for key in whole]
     run.check_seals()
     run.check_repeats()
-    for key, name, line in run.lines:  # those that do not count too: nothing is ever fabricated
+    for key, name, line in [*run.lines, *run.failures]:  # those that do not count too: nothing is ever fabricated
         if key in keys:
             run.check_line(key, name, line, expected)
-    failed = Counter(kind for key, kind in run.failed.items() if key not in run.scored)
-    report = expected["report"]
-    counts = report["requested"], report["scored"], report["failed"], report["pending"]
-    if counts != (len(keys), len(run.scored), failed, 0):
-        run.wrong.append(f"the report counts {counts}, the journals have {len(run.scored)} scored, {dict(failed)}")
+    run.check_tasks(expected)
+    run.check_report("the report", expected["report"], keys, expected["tasks"])
+    run.check_report("metrics.json", json.loads((path / "metrics.json").read_bytes()), keys, expected["tasks"])
     now = {f"{key[0]} {key[1]}": line["crc"] for key, (_, _, line) in run.scored.items()}
     changed = [key for key, crc in expected["sealed"].items() if now.get(key) != crc]
     run.wrong += [f"{key} was sealed, and another line counts now" for key in changed]

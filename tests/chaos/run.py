@@ -165,7 +165,7 @@ class Chaos:
     def play(self) -> list[str]:
         """Run the schedule; return the violations."""
         self.began = time.monotonic()
-        self.endpoint = Served("--vllm", "--delay-s", str(DELAY_S))
+        self.endpoint = Served("--vllm", "--seeded", "--delay-s", str(DELAY_S))
         try:
             (self.folder / "blend.yaml").write_text(BLEND)
             model = ("-m", self.endpoint.url, "--model-name", "mock", "--call-timeout", 5, "--outage", 60)
@@ -346,8 +346,14 @@ class Chaos:
 
     def _check(self) -> None:
         tasks = {
-            f"{env}/{name}-{i}": {"a": i, "b": 7 * i, "broken": i % BROKEN_EVERY == BROKEN_EVERY - 1}
-            for env, name in (("Sums", "sum"), ("Programs", "program"))
+            f"{env}/{name}-{i}": {
+                "env": env,
+                "a": i,
+                "b": 7 * i,
+                "broken": i % BROKEN_EVERY == BROKEN_EVERY - 1,
+                "extracts": extracts,
+            }
+            for env, name, extracts in (("Sums", "sum", False), ("Programs", "program", True))
             for i in range(TASKS)
         }
         expected: dict[str, Any] = {"tasks": tasks, "samples": SAMPLES, "seed": 0, "sealed": self.sealed}

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
-import struct
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,10 @@ from rollbook.book import Book
 from rollbook.book.seals import measure_extent
 from rollbook.core import Message, Rollout, Score, Seal, Turn, encode_pretty
 from rollbook.engine.book_worker import BookJobSource
+from rollbook.reports import make_report
+from rollbook.tokens.sidecar import decode_tokens, encode_tokens
 from support.books import edit_journal, edit_record, failed, make_book, open_round, played
-from support.endpoint import answer_to, logprob_of
+from support.endpoint import answer_to, prompt_ids, seeded_logprob
 
 TASKS, SAMPLES = 4, 2
 BROKEN = 3
@@ -43,28 +43,34 @@ def run(tmp_path: Path) -> Path:
         await source.leave()
 
     asyncio.run(work())
+    make_report(book.path)  # writes metrics.json
     return book.path
 
 
 def make_scored(book: Book, row: int, sample: int) -> Rollout:
     rollout = played(book, row, sample)
     text = answer_to([{"role": "user", "content": f"What is {row} + {row}?"}], rollout.seed)
-    ids = [*text.encode(), 256]
     rollout.messages[-1] = Message("assistant", text)
-    rollout.turns = [Turn([1, 2], ids, [logprob_of(i) for i in ids], 2, len(ids))]
-    rollout.score = Score(float(text.endswith(f" {2 * row}.")))
+    prompt, ids = prompt_ids([{"role": "user", "content": f"What is {row} + {row}?"}]), [*text.encode(), 256]
+    logprobs = [seeded_logprob(rollout.seed, at, token) for at, token in enumerate(ids)]
+    rollout.turns = [Turn(prompt, ids, logprobs, len(prompt), len(ids))]
+    rollout.score = Score(float(text.endswith(f" {2 * row}.")), answer=text.rstrip(".").split()[-1])
     return rollout
 
 
 def make_broken(book: Book, row: int, sample: int) -> Rollout:
-    return failed(book, row, sample, "verifier_error")
+    rollout = make_scored(book, row, sample)
+    rollout.score, rollout.failure = None, failed(book, row, sample, "verifier_error").failure
+    return rollout
 
 
-def expect(**changed: object) -> dict[str, Any]:
-    tasks = {f"t{i}": {"a": i, "b": i, "broken": i == BROKEN} for i in range(TASKS)}
-    failures = {"verifier_error": SAMPLES}
-    report = {"requested": TASKS * SAMPLES, "scored": (TASKS - 1) * SAMPLES, "failed": failures, "pending": 0}
-    expected = {"tasks": tasks, "samples": SAMPLES, "seed": 0, "report": report, "verify": {"damage": []}}
+def read_metrics(run: Path) -> dict[str, Any]:
+    return json.loads((run / "metrics.json").read_bytes())
+
+
+def expect(run: Path, **changed: object) -> dict[str, Any]:
+    tasks = {f"t{i}": {"env": "Sums", "a": i, "b": i, "broken": i == BROKEN, "extracts": True} for i in range(TASKS)}
+    expected = {"tasks": tasks, "samples": SAMPLES, "seed": 0, "report": read_metrics(run), "verify": {"damage": []}}
     return expected | {"damaged": [], "sealed": {}} | changed
 
 
@@ -132,21 +138,50 @@ def swap_rewards(run: Path) -> None:
     reseal(run)
 
 
-def forge_token_id(run: Path) -> None:
-    """The first line refers to a record with another sampled id, whose own checksum is right."""
-    sidecar = journal(run).with_suffix(".tokens")
-    ref = json.loads(journal(run).read_text().splitlines()[0])["turns"][0]["tokens"]
-    record = sidecar.read_bytes()[ref["at"] : ref["at"] + ref["size"]]
-    _, _, rest, _, _ = struct.unpack_from("<BIIII", record)
-    body = bytearray(zlib.decompress(record[17:]))
-    body[4 * rest] ^= 1
-    packed = zlib.compress(bytes(body))
-    crc = struct.pack("<I", zlib.crc32(packed, zlib.crc32(record[:13])))
-    at = sidecar.stat().st_size
-    sidecar.write_bytes(sidecar.read_bytes() + record[:13] + crc + packed)
-    forged = f'"tokens":{{"at":{at},"size":{17 + len(packed)}}}'
-    assert edit_journal(journal(run), f'"tokens":{{"at":{ref["at"]},"size":{ref["size"]}}}', forged, 1) == 1
+def forge_tokens(change: Callable[[list[int], list[int], list[float]], object]) -> Callable[[Path], None]:
+    """Let the first line refer to a record with other values, whose own checksum is right."""
+
+    def edit(run: Path) -> None:
+        sidecar = journal(run).with_suffix(".tokens")
+        ref = json.loads(journal(run).read_text().splitlines()[0])["turns"][0]["tokens"]
+        prompt, ids, logprobs = decode_tokens(sidecar.read_bytes()[ref["at"] : ref["at"] + ref["size"]], [])
+        change(prompt, ids, logprobs)
+        record, at = encode_tokens(Turn(prompt, ids, logprobs), []), sidecar.stat().st_size
+        sidecar.write_bytes(sidecar.read_bytes() + record)
+        forged = f'"tokens":{{"at":{at},"size":{len(record)}}}'
+        assert edit_journal(journal(run), f'"tokens":{{"at":{ref["at"]},"size":{ref["size"]}}}', forged, 1) == 1
+        reseal(run)
+
+    return edit
+
+
+def swap_logprobs(run: Path) -> None:
+    """Two rollouts with the same answer have each other's logprobs."""
+    lines = [json.loads(line) for line in journal(run).read_text().splitlines()]
+    texts = [line["messages"][-1]["content"] for line in lines]
+    twice = next(text for text in texts if texts.count(text) > 1)
+    one, other = [line["turns"][0]["tokens"] for line in lines if line["messages"][-1]["content"] == twice][:2]
+    for old, new in ((one, {"at": -1, "size": -1}), (other, one), ({"at": -1, "size": -1}, other)):
+        pattern, text = (f'"tokens":{{"at":{ref["at"]},"size":{ref["size"]}}}' for ref in (old, new))
+        assert edit_journal(journal(run), pattern, text) == 1
     reseal(run)
+
+
+def change_failure(old: str, new: str) -> Callable[[Path], None]:
+    def edit(run: Path) -> None:
+        assert edit_journal(next((run / "journals").glob("*.failures.jsonl")), old, new, 1) == 1
+        reseal(run)
+
+    return edit
+
+
+def change_task(old: str, new: str) -> Callable[[Path], None]:
+    def edit(run: Path) -> None:
+        text = (run / "tasks.jsonl").read_text()
+        assert old in text
+        (run / "tasks.jsonl").write_text(text.replace(old, new, 1))
+
+    return edit
 
 
 def drop_failure(run: Path) -> None:
@@ -205,7 +240,7 @@ def give_chunk_away(run: Path) -> None:
 
 
 def test_a_sound_run_has_no_violation(run: Path) -> None:
-    assert reader.check(run, expect(sealed=reader.count_sealed(run))) == []
+    assert reader.check(run, expect(run, sealed=reader.count_sealed(run))) == []
 
 
 @pytest.mark.parametrize(
@@ -214,16 +249,37 @@ def test_a_sound_run_has_no_violation(run: Path) -> None:
         (drop_line, "is lost"),
         (drop_line_and_count, "is lost"),
         (add_second_attempt, "run again by the same worker"),
-        (add_second_attempt, "reward 7"),
-        (swap_rewards, "is right"),
-        (forge_token_id, "token ids"),
+        (add_second_attempt, "reward: 7"),
+        (swap_rewards, "reward: 1.0, not 0.0"),
+        (forge_tokens(lambda prompt, ids, logprobs: ids.__setitem__(0, ids[0] + 1)), "token ids"),
+        (forge_tokens(lambda prompt, ids, logprobs: prompt.pop()), "prompt ids"),
+        (forge_tokens(lambda prompt, ids, logprobs: prompt.__setitem__(7, 99)), "prompt ids"),
+        (forge_tokens(lambda prompt, ids, logprobs: logprobs.__setitem__(3, -0.5)), "logprobs"),
+        (forge_tokens(lambda prompt, ids, logprobs: logprobs.reverse()), "logprobs"),
+        (swap_logprobs, "logprobs"),
+        (change('"content":"What is ', '"content":"What was '), "messages"),
+        (change('"messages":.{"role":"user"', '"messages":[{"role":"system"'), "messages"),
+        (change('"answer":"\\d+"', '"answer":"999"'), "answer: '999'"),
+        (change('"answer":"\\d+"', '"answer":null'), "answer: None"),
+        (change('"env":"Sums"', '"env":"Other"'), "env: 'Other', not 'Sums'"),
+        (change('"parts":{}', '"parts":{"a":1.0}'), "parts"),
+        (change('"usage":{"prompt_tokens":\\d+', '"usage":{"prompt_tokens":1'), "usage"),
+        (change('"turns":.{"prompt_tokens":\\d+', '"turns":[{"prompt_tokens":1'), "turns"),
+        (change('"finish_reason":"stop"', '"finish_reason":"length"'), "turns"),
+        (change('"seed":\\d+', '"seed":5'), "seed: 5"),
+        (change_failure('"content":"What is ', '"content":"What was '), "messages"),
+        (change_failure('"env":"Sums"', '"env":"Other"'), "env: 'Other'"),
+        (change_task('"What is 1 + 1?"', '"What is 1 + 2?"'), "tasks.jsonl: t1: messages"),
+        (change_task('"answer":"2"', '"answer":"3"'), "tasks.jsonl: t1: answer"),
+        (change_task('"env":"Sums"', '"env":"Other"'), "tasks.jsonl: t0: env"),
         (drop_failure, "is lost"),
         (drop_failure, "sealed"),
         (flip_record, "00000.json is damaged, and `verify` does not report it"),
         (add_other_line, "two different lines of one attempt"),
-        (change('"reward":1.0', '"reward":0.0'), "is right"),
-        (change('"reward":0.0', '"reward":1.0'), "is right"),
-        (change("The answer is (.*?)\\.", "The answer is 5."), "not"),
+        (change('"reward":1.0', '"reward":0.0'), "reward: 0.0, not 1.0"),
+        (change('"reward":0.0', '"reward":1.0'), "reward: 1.0, not 0.0"),
+        (change('"reward":0.0', '"reward":1.0'), "the report, all: mean"),
+        (change("The answer is (.*?)\\.", "The answer is 5."), "messages"),
         (change('"task":"t0"', '"task":"t9"'), "was never asked"),
         (change('"task":"t0"(.*)"reward":[01]', '"task":"t3"\\1"reward":1'), "its verifier always raises"),
         (change('"at":0', '"at":1'), "token ids"),
@@ -234,20 +290,45 @@ def test_a_sound_run_has_no_violation(run: Path) -> None:
 )
 def test_a_violation_is_found(run: Path, spoil: Callable[[Path], None], words: str) -> None:
     spoil(run)
-    assert [each for each in reader.check(run, expect()) if words in each]
+    assert [each for each in reader.check(run, expect(run)) if words in each]
 
 
 def test_a_sealed_line_that_no_longer_counts_and_a_wrong_report_are_found(run: Path) -> None:
     sealed = dict.fromkeys(reader.count_sealed(run), "00000000")
-    wrong = {"requested": 8, "scored": 5, "failed": {}, "pending": 3}
-    found = reader.check(run, expect(sealed=sealed, report=wrong))
+    wrong = read_metrics(run) | {"scored": 5, "failed": {}, "pending": 3}
+    found = reader.check(run, expect(run, sealed=sealed, report=wrong))
     assert sum("another line counts" in each for each in found) == len(sealed) == 6
-    assert [each for each in found if "the report counts" in each]
+    for words in ("scored: 5, not 6", "failed: {}", "pending: 3, not 0"):
+        assert [each for each in found if each.startswith("the report, all: ") and words in each]
+
+
+@pytest.mark.parametrize(
+    ("scope", "changes", "words"),
+    [
+        ("overall", {"mean": 0.123}, "metrics.json, all: mean 0.123, not "),
+        ("overall", {"scored": 7}, "metrics.json, all: scored: 7, not 6"),
+        ("Sums", {"mean": None}, "metrics.json, Sums: mean None, not "),
+        ("Sums", {"failed": {"verifier_error": 3}}, "metrics.json, Sums: failed: "),
+        ("Sums", {"requested": 9}, "metrics.json, Sums: requested: 9, not 8"),
+        ("", {"environments": {}}, "metrics.json has the environments []"),
+    ],
+)
+def test_a_wrong_number_of_the_final_report_is_found(
+    run: Path, scope: str, changes: dict[str, object], words: str
+) -> None:
+    metrics = read_metrics(run)
+    expected = expect(run)
+    part = metrics["environments"].get(scope) or metrics.get(scope) or metrics
+    part.update(changes)
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    found = reader.check(run, expected)
+    assert len(found) == 1
+    assert words in found[0]
 
 
 def test_a_failure_without_a_cause_is_found(run: Path) -> None:
     fail_scored_line(run)
-    found = [each for each in reader.check(run, expect()) if "nothing is wrong with its verifier" in each]
+    found = [each for each in reader.check(run, expect(run)) if "nothing is wrong with its verifier" in each]
     assert len(found) == 1
 
 
@@ -257,7 +338,7 @@ def test_scored_rollouts_that_others_ran_again_are_found(
 ) -> None:
     repeat_by_another_worker(run)
     monkeypatch.setattr(reader, "MOST_REPEATED", most)
-    wrong = [each for each in reader.check(run, expect()) if "run again by others" in each]
+    wrong = [each for each in reader.check(run, expect(run)) if "run again by others" in each]
     assert len(wrong) == found
 
 
@@ -265,14 +346,14 @@ def test_a_sealed_chunk_that_was_run_again_is_found(run: Path) -> None:
     before = reader.count_sealed(run)
     assert edit_journal(journal(run), '"seconds":0.5', '"seconds":0.6', 1) == 1
     reseal(run)
-    found = reader.check(run, expect(sealed=before))
+    found = reader.check(run, expect(run, sealed=before))
     assert len(found) == 1
     assert "was sealed, and another line counts now" in found[0]
 
 
 def test_damage_that_nobody_did_is_found(run: Path) -> None:
     damage = {"damage": [{"path": "journals/x.1.jsonl"}]}
-    assert reader.check(run, expect(verify=damage)) == ["`verify` reports x.1.jsonl, which nobody damaged"]
+    assert reader.check(run, expect(run, verify=damage)) == ["`verify` reports x.1.jsonl, which nobody damaged"]
 
 
 def test_a_seed_determines_the_schedule_and_all_kinds_of_faults_happen() -> None:

@@ -137,8 +137,12 @@ def test_the_source_of_a_part_is_a_text_or_there_is_none():
 @pytest.mark.parametrize(
     "url", [f"media:{'0' * 64}.png", "file:cat.png", "https://host/cat.png", "http://h", data_url(make_png())]
 )
-def test_a_source_that_can_be_sent_is_accepted(url):
-    check_source(image(url))
+def test_a_source_that_can_be_sent_is_accepted_by_its_scheme_and_left_as_it_is(url):
+    part = image(url)
+    check_source(part)
+    assert part == image(url)
+    with pytest.raises(UsageError, match="write file:PATH"):
+        check_source(image(url[1:]))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.core.manifest import MAX_CHUNK_KEYS, Chunks, Part, Plan, compute_chunk_sizes, make_part
+from rollbook.core.manifest import (
+    MAX_CHUNK_KEYS,
+    Chunks,
+    Part,
+    Plan,
+    compute_chunk_sizes,
+    find_repeated_part,
+    make_part,
+)
 
 
 @given(keys=st.integers(0, 5000), workers=st.integers(1, 64))
@@ -82,6 +90,7 @@ def test_ordered_chunks_are_not_too_many() -> None:
     [
         (Part((0, 2), (0, 2), [2, 2]), ""),
         (Part((0, 0), (0, 0), []), ""),
+        (Part((4, 6), (2, 4), [4]), "part 1 requests a rollout that another part requests too"),
         (Part((0, 2), (0, 2), [2, 3]), "part 2 has 4 rollouts, but its chunks have 5"),
         (Part((0, 2), (0, 2), [4, 0]), "part 2 has an impossible range"),
         (Part((-1, 1), (0, 2), [4]), "part 2 has an impossible range"),
@@ -91,6 +100,25 @@ def test_ordered_chunks_are_not_too_many() -> None:
     ],
 )
 def test_a_plan_that_contradicts_itself_is_described(part: Part, damage: str) -> None:
-    plan = Plan(2, [Part((0, 1), (0, 3), [3]), part])
+    plan = Plan(2, [Part((5, 6), (0, 3), [3]), part])
     assert plan.describe_damage() == damage
     assert plan.samples == max(3, part.samples[1])
+
+
+PART = st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 4), st.integers(0, 3))
+
+
+@given(st.lists(PART, max_size=6))
+def test_a_part_with_a_key_of_another_part_is_found(blocks: list[tuple[int, int, int, int]]) -> None:
+    parts = [make_part((row, row + rows), (low, low + width), 1) for row, rows, low, width in blocks]
+    keys = [(row, sample) for part in parts for row in range(*part.tasks) for sample in range(*part.samples)]
+    repeated = find_repeated_part(parts)
+    assert bool(repeated) == (len(keys) > len(set(keys)))
+    assert ("requests a rollout that another part requests too" in Plan(2, parts).describe_damage()) == bool(repeated)
+
+
+@pytest.mark.parametrize(("schema", "damage"), [(0, "schema 0"), (1, ""), (2, ""), (3, "schema 3; this version reads")])
+def test_a_plan_of_an_unknown_schema_is_damaged(schema: int, damage: str) -> None:
+    found = Plan(schema, [Part((0, 1), (0, 1), [1])]).describe_damage()
+    assert found.startswith(damage)
+    assert bool(found) == bool(damage)

@@ -10,19 +10,31 @@ from rollbook.core import JSON, Sampling, Settings, check_sampling_values, list_
 from rollbook.errors import UsageError
 
 
+def is_accepted(values: dict[str, JSON]) -> bool:
+    try:
+        check_sampling_values(values, "")
+    except UsageError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
-    "values",
+    ("values", "beyond"),
     [
-        {},
-        {"temperature": 0, "top_p": 1, "max_tokens": 1},
-        {"temperature": 0.0, "top_p": 0.0},
-        {"temperature": 5.5, "top_p": 1.0, "max_tokens": 10**6},
-        {"temperature": None, "max_tokens": None},
-        {"top_k": "any", "extra": "any"},
+        ({}, {"max_tokens": 0}),
+        ({"temperature": 0, "top_p": 1, "max_tokens": 1}, {"max_tokens": 0}),
+        ({"temperature": 0.0, "top_p": 0.0}, {"top_p": -0.001}),
+        ({"temperature": 0.0, "top_p": 1.0}, {"top_p": 1.001}),
+        ({"temperature": 5.5, "top_p": 1.0, "max_tokens": 10**6}, {"temperature": -0.001}),
+        ({"temperature": None, "max_tokens": None}, {"temperature": "none"}),
+        ({"top_k": "any", "extra": "any"}, {"top_p": "any"}),
     ],
 )
-def test_values_of_their_ranges_are_accepted(values: dict[str, JSON]) -> None:
-    check_sampling_values(values, "")
+def test_values_of_their_ranges_are_accepted_and_the_next_ones_are_not(
+    values: dict[str, JSON], beyond: dict[str, JSON]
+) -> None:
+    assert is_accepted(values)
+    assert not is_accepted(values | beyond)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import random
 from collections.abc import Sequence
+from typing import Any
 
 TOKENS = [
     b"\0", b"\xff", b"\n", b"\r\n", b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"null", b"true", b"NaN",
@@ -49,3 +52,38 @@ def _splice(data: bytes, others: Sequence[bytes], draw: random.Random) -> bytes:
 
 
 CHANGES = [_flip_bit, _flip_bit, _cut, _insert, _insert, _repeat, _splice]
+
+VALUES: list[Any] = [
+    None, True, False, 0, 1, 2, -1, 10**12, 1 << 63, 1 << 70, 0.5, -0.0, 1e300, "", "all", "0", "auto", "../x", "5%",
+    "\u202e", "profile:x", "in=1,out=2", [], [[]], [0], [""], {}, {"": 0}, {"a": None},
+]  # fmt: skip
+
+
+def mutate_values(data: bytes, draw: random.Random) -> bytes:
+    """Return JSON text with one to three of its values, at any depth, replaced, repeated or removed."""
+    value = json.loads(data)
+    for _ in range(draw.randint(1, 3)):
+        owner, key = _choose_place(value, draw)
+        if owner is None:
+            break
+        kind = draw.randrange(4)
+        if kind == 0:
+            del owner[key]
+        elif kind == 1 and isinstance(owner, list):
+            owner.insert(key, copy.deepcopy(owner[key]))
+        elif kind == 2 and isinstance(owner[key], int) and not isinstance(owner[key], bool):
+            owner[key] += draw.choice((-1, 1, 7, -7))
+        else:
+            owner[key] = copy.deepcopy(draw.choice(VALUES))  # what it holds may be changed next
+    return json.dumps(value).encode()
+
+
+def _choose_place(value: Any, draw: random.Random) -> tuple[Any, Any]:
+    """Return a list or object inside a value, and one of its places; None if there is none."""
+    places: list[tuple[Any, Any]] = []
+    queue = [value]
+    for owner in queue:
+        keys = list(owner) if isinstance(owner, dict) else range(len(owner)) if isinstance(owner, list) else ()
+        places += [(owner, key) for key in keys]
+        queue += [owner[key] for key in keys]
+    return draw.choice(places) if places else (None, None)

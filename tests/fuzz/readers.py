@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +17,10 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from fuzz.cases import write_record
+from fuzz.record_cases import agree
 from rollbook.agents.tool_formats import read_calls
-from rollbook.book import Book, LineReader, read_presences
+from rollbook.book import Book, LineReader, read_presences, verify_run
 from rollbook.book.leases import _read_lease
 from rollbook.book.seals import read_seal
 from rollbook.core import (
@@ -45,6 +48,7 @@ from rollbook.gym.responses import read_response
 from rollbook.gym.rows import read_task as read_gym_task
 from rollbook.models.chat_protocol import read_answer
 from rollbook.models.responses_api import read_create_params, read_items, read_output
+from rollbook.reports import make_report
 from rollbook.stats.row_selection import Expression, rename_columns
 from rollbook.tokens.sidecar import decode_tokens, encode_tokens
 
@@ -59,6 +63,8 @@ class Reader(NamedTuple):
     seeds: tuple[bytes, ...]
     refuses: bool = True
     """Whether it may raise a RollbookError."""
+    by_value: bool = False
+    """Whether values of its JSON are changed, not bytes: a checksum that is right for the change is added."""
 
 
 class Line(msgspec.Struct):
@@ -170,6 +176,29 @@ def in_run(name: str) -> Callable[[bytes], object]:
             for row in range(len(book.tasks)):
                 book.tasks.read(row)
             book.check_meaning()
+
+    return call
+
+
+def in_whole_run(name: str) -> Callable[[bytes], object]:
+    """Return a reader of the golden run with another content of one file, whose checksum is right for it."""
+
+    def call(data: bytes) -> object:
+        value = decode_json(data)
+        with TemporaryDirectory(prefix="rollbook-fuzz-") as folder:
+            run = Path(folder, "run")
+            shutil.copytree(GOLDEN, run)
+            if isinstance(value, dict) and value:
+                value.pop("crc", None)
+                data = write_record(value)
+            (run / name).write_bytes(data)
+            if name == "run.json":
+                agree(run, data)
+            Book(run).check_meaning()
+            report = make_report(run)
+            counted = report.scored + sum(report.failed.values()) + report.pending
+            assert report.requested == counted, f"{report.requested} rollouts are requested, {counted} counted"
+            return verify_run(run)
 
     return call
 
@@ -287,6 +316,11 @@ READERS: dict[str, Reader] = {
     "tasks.jsonl": Reader(in_run("tasks.jsonl"), (RUN_FILES["tasks.jsonl"],)),
     "plan.json": Reader(in_run("plan.json"), (RUN_FILES["plan.json"],)),
     "round": Reader(in_run("rounds/0001.json"), (RUN_FILES["rounds/0001.json"],)),
+    "run.json with a right checksum": Reader(in_whole_run("run.json"), (RUN_FILES["run.json"],), by_value=True),
+    "plan.json with a right checksum": Reader(in_whole_run("plan.json"), (RUN_FILES["plan.json"],), by_value=True),
+    "round with a right checksum": Reader(
+        in_whole_run("rounds/0001.json"), (RUN_FILES["rounds/0001.json"],), by_value=True
+    ),
     "snapshot": Reader(from_file(read_snapshot, "sums.py"), (SOURCE,)),
     "blend": Reader(from_file(read_blend, "blend.yaml"), (BLEND,)),
     "token record": Reader(read_tokens, (RECORD,)),

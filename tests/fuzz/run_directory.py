@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from fuzz.fuzzer import Finding, Hang, deadline
+from fuzz.findings import Finding, Hang, deadline
 from fuzz.mutation import mutate
 from rollbook.book import verify_run
 from rollbook.errors import RollbookError

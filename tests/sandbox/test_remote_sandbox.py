@@ -132,5 +132,7 @@ def test_an_answer_that_is_no_result_is_an_error_of_the_sandbox() -> None:
 
 def test_a_session_that_cannot_be_ended_expires_by_itself() -> None:
     box = open_remote((503, {"error": "gone"}), (400, {"error": "unknown"}))
+    Connection.asked.clear()
     box.end_session("s1")
     box.end_session("s1")
+    assert Connection.asked == [("host", 81, CONNECT_S, "DELETE", "/token/sessions/s1", None)] * 2

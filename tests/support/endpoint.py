@@ -18,7 +18,7 @@ Sums in the last message ("12 + 30") are answered rightly for a share `right` of
 with "ok". Whoever offers a tool called `add` gets a call of it instead, and then what it returned. `vllm=True` reports
 tokens as vLLM does: bytes are ids, 256 ends each message, so that turns continue. With `odd` an answer has one token
 more than its text, so that they do not; ids that are sent in are then the prompt, and POST /tokenize renders one, if
-`version` is one that does so (below 0.27 only as a text completion).
+`version` is one that does so (below 0.27 only as a text completion). With `seeded` the logprobs depend on the seed.
 """
 
 import argparse
@@ -54,11 +54,12 @@ class Endpoint:
         key: str = "",
         odd: bool = False,
         version: str = "0.32.0",
+        seeded: bool = False,
     ) -> None:
         self.mode, self.models, self.times = mode, models, times
         self.names, self.vllm, self.right, self.key = names, vllm, right, key
         self.delay_s, self.retry_after = delay_s, retry_after
-        self.odd, self.version = odd, version
+        self.odd, self.version, self.seeded = odd, version, seeded
         self.counts: Counter[str] = Counter()
         self.seeds: Counter[int] = Counter()
         self.bodies: list[dict[str, Any]] = []
@@ -286,7 +287,9 @@ class Endpoint:
         if self.cached is not None:
             answer["usage"]["prompt_tokens_details"] = {"cached_tokens": self.cached}
         if self.vllm and body.get("logprobs"):
-            choice["logprobs"] = {"content": [{"token": "?", "logprob": logprob_of(i)} for i in ids]}
+            seed = body.get("seed") or 0
+            numbers = [seeded_logprob(seed, at, i) if self.seeded else logprob_of(i) for at, i in enumerate(ids)]
+            choice["logprobs"] = {"content": [{"token": "?", "logprob": number} for number in numbers]}
         if self.vllm and body.get("return_token_ids"):
             choice["token_ids"], answer["prompt_token_ids"] = ids, prompt
         return answer
@@ -331,6 +334,11 @@ def prompt_ids(messages: list[dict[str, Any]]) -> list[int]:
 def logprob_of(token: int) -> float:
     """The mock's logprob of any token: always the same, never zero."""
     return -(token % 7 + 1) / 10
+
+
+def seeded_logprob(seed: int, at: int, token: int) -> float:
+    """The logprob of a token where it depends on the seed and the place too: no other rollout has the same ones."""
+    return -(zlib.crc32(f"{seed}:{at}:{token}".encode()) % 9999 + 1) / 10_000
 
 
 def _first(answer: dict[str, Any]) -> dict[str, Any]:
@@ -385,6 +393,7 @@ def _port(site: web.TCPSite) -> int:
 async def _serve(args: argparse.Namespace) -> None:
     names = tuple(args.names.split(","))
     settings = {"port": args.port, "vllm": args.vllm, "right": args.right, "delay_s": args.delay_s, "names": names}
+    settings["seeded"] = args.seeded
     async with Endpoint(args.mode, **settings) as endpoint:
         print(json.dumps({"port": endpoint.port, "control": endpoint.control}), flush=True)
         await asyncio.Event().wait()
@@ -395,6 +404,7 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--mode", default="ok")
     parser.add_argument("--vllm", action="store_true")
+    parser.add_argument("--seeded", action="store_true")
     parser.add_argument("--right", type=float, default=0.6)
     parser.add_argument("--delay-s", type=float, default=0.0)
     parser.add_argument("--names", default="mock")

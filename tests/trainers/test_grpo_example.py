@@ -6,6 +6,7 @@ import asyncio
 import statistics
 import sys
 import threading
+import time
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,9 @@ sys.path.insert(0, str(EXAMPLE))
 from digits import reward  # noqa: E402
 from server import Answer, Engine, Server  # noqa: E402
 from tiny import load  # noqa: E402
-from train import Plan, Row, Trainer, Training  # noqa: E402
+from train import Plan, Row, Trainer, Training, keep_version, make_rows  # noqa: E402
+
+from rollbook.core import Group, Rollout, Score, Task, Turn  # noqa: E402
 
 SAMPLES = 8
 OUTAGE_AT = 8
@@ -129,12 +132,93 @@ def test_every_trained_token_was_sampled_by_the_server(trained):
     sampled = {(tuple(a.prompt), tuple(a.ids), tuple(a.logprobs), a.version) for a in trained.server.engine.record}
     for row in rows_of(trained):
         if row.reward is not None:
-            assert (*split_row(row), row.version) in sampled
+            (version,) = set(row.versions) - {None}
+            assert (*split_row(row), version) in sampled
 
 
-def test_no_trained_group_is_older_than_the_bound(trained):
-    for step, rows in trained.rows.items():
-        assert {step - 1 - int(row.version) for row in rows if row.reward is not None} <= set(range(21))
+def list_ages(rows):
+    """How many versions each trained token is behind the weights that it trains, by step; a row names both."""
+    return {
+        step: [step - 1 - int(version) for row in some for version in row.versions if version is not None]
+        for step, some in rows.items()
+    }
+
+
+def test_every_trained_token_has_the_version_it_was_sampled_with(trained):
+    for row in rows_of(trained):
+        assert [version is not None for version in row.versions] == [bool(each) for each in row.mask]
+    for step in trained.training.steps:
+        assert sum(step["versions"].values()) == step["trained_tokens"]
+        assert step["stale"] == pytest.approx(
+            1 - step["versions"].get(str(step["step"] - 1), 0) / step["trained_tokens"]
+        )
+    for step, ages in list_ages(trained.rows).items():
+        assert set(ages) <= set(range(21)), step
+
+
+def test_turns_of_two_versions_are_told_apart():
+    turns = [
+        Turn([5, 6], [7, 8], [-0.5, -0.25], model_version="3"),
+        Turn([5, 6, 7, 8, 9], [1], [-0.125], model_version="4"),
+        Turn([2], [3], [-1.0], model_version="5"),
+    ]
+    task = Task("t", "?")
+    rollouts = [
+        Rollout(task=task, sample=sample, seed=0, turns=turns, score=Score(float(sample))) for sample in range(2)
+    ]
+    first, forked = make_rows(Group(task, rollouts))[:2]
+    assert first.versions == [None, None, "3", "3", None, "4"]
+    assert forked.versions == [None, "5"]
+    assert keep_version(first, "4").mask == [0, 0, 0, 0, 0, 1]
+
+
+SLOW_STEPS = 7
+
+
+def train_slowly(monkeypatch, folder, bound):
+    """Train so slowly that the collector fills its window at every step; return the rows of each step, and counts.
+
+    Half of what waits is one version old when the next step takes its groups, and the other half two when it is taken.
+    """
+    log = SimpleNamespace(rows=defaultdict(list), server=None)
+    whole = Trainer.step
+
+    def wait_until_the_window_is_full(trainer, rows):
+        seen, since = -1, time.monotonic()
+        while time.monotonic() - since < 0.5:  # no answer was begun for so long
+            if (now := len(log.server.engine.record)) != seen:
+                seen, since = now, time.monotonic()
+            time.sleep(0.02)
+        return whole(trainer, rows)
+
+    def start(server):
+        log.server, server.engine.record = server, []
+
+    monkeypatch.setattr(Trainer, "step", wait_until_the_window_is_full)
+    torch.manual_seed(7)
+    environment = f"{EXAMPLE / 'digits.py'}:Digits"
+    plan = Plan(
+        environment, steps=SLOW_STEPS, samples=SAMPLES, max_staleness=bound, evaluate_every=99, held_out_samples=1
+    )
+    model, tokenizer = load()
+    after = lambda step, groups, rows: log.rows[step].extend(rows)  # noqa: E731
+    training = Training(plan, model, tokenizer, folder, "tiny", start, after_step=after)
+    asyncio.run(training.run())
+    assert log.rows.keys() == set(range(1, SLOW_STEPS + 1))
+    return list_ages(log.rows), training.steps[-1]
+
+
+def test_groups_that_are_older_than_the_bound_are_dropped_and_never_trained(monkeypatch, tmp_path):
+    ages, counts = train_slowly(monkeypatch, tmp_path, bound=1)
+    assert max(age for each in ages.values() for age in each) == 1
+    assert counts["dropped_stale"] > 0
+
+
+def test_without_the_bound_they_would_be_trained(monkeypatch, tmp_path):
+    """The same training as above: so its assertion can fail."""
+    ages, counts = train_slowly(monkeypatch, tmp_path, bound=SLOW_STEPS)
+    assert max(age for each in ages.values() for age in each) > 1
+    assert counts["dropped_stale"] == 0
 
 
 def test_the_trainer_computes_the_logprobs_of_the_server(trained):
@@ -176,7 +260,16 @@ def test_an_answer_depends_on_its_seed_and_not_on_its_company(engine):
 def test_the_gap_of_logprobs_shows_a_small_difference_of_weights(engine):
     answers = sample_answers(engine, range(8))
     rows = [
-        Row("t", i, a.prompt + a.ids, [0] * 5 + [1] * len(a.ids), [0.0] * 5 + a.logprobs, 1.0, 0.0, "0")
+        Row(
+            "t",
+            i,
+            a.prompt + a.ids,
+            mask=[0] * 5 + [1] * len(a.ids),
+            logprobs=[0.0] * 5 + a.logprobs,
+            reward=1.0,
+            advantage=0.0,
+            versions=[None] * 5 + ["0"] * len(a.ids),
+        )
         for i, a in enumerate(answers)
     ]
     assert float(Trainer(engine.model, Plan()).measure_gaps(rows).mean()) < 1e-5

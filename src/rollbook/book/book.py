@@ -32,6 +32,7 @@ from rollbook.core import (
     Settings,
     Task,
     decode_record,
+    describe_unknown_schema,
     encode_record,
     find_unknown_rules,
     is_record_intact,
@@ -123,6 +124,8 @@ class BookDraft:
 
 def describe_round_damage(path: Path, found: Round) -> str:
     """Return what is wrong with a round: its number and its rules decide which failures count as final."""
+    if problem := describe_unknown_schema(found.schema):
+        return problem
     if found.number != int(path.stem):
         return f"it is round {found.number} by its content"
     unknown = find_unknown_rules(found.settings.retry)
@@ -225,10 +228,10 @@ class Book:
             raise missing_run_error(self.path)
         self.media = MediaStore(self.path)
         self.manifest = self._read_json("run.json", Manifest)
-        if not 1 <= self.manifest.schema <= SCHEMA_VERSION:
-            raise BookError(
-                f"{self.path / 'run.json'}: schema {self.manifest.schema}; this version reads 1 to {SCHEMA_VERSION}"
-            )
+        if problem := describe_unknown_schema(self.manifest.schema):
+            raise BookError(f"{self.path / 'run.json'}: {problem}")
+        if not self.manifest.environments:
+            raise BookError(f"{self.path / 'run.json'}: no environment; restore it from a copy of the run")
         self.tasks = self._open_tasks()
         self.load_plan()
         self._check_task_count()

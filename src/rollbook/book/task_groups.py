@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from rollbook.book.book import Book
 from rollbook.core import JSON, Task
+from rollbook.errors import BookError
 
 Label = tuple[str, str]
 """The environment of a task, and its value of `report_by`."""
@@ -31,6 +32,9 @@ class TaskGroups:
         self.numbers = array("q", map(numbers.__getitem__, labels))
 
     def _label(self, task: Task) -> Label:
+        if task.env not in self._fields:
+            why = f"it has no environment {task.env!r}, which task {task.id!r} names"
+            raise BookError(f"{self._book.path / 'run.json'}: {why}; restore it from a copy of the run")
         path = self._fields[task.env]
         return task.env, _read_value(task.fields, path) if path else ""
 

@@ -12,12 +12,13 @@ module's file; those of the last such revision are read as scoring version 1.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import msgspec
 
+from rollbook.core.journal_lines import SCHEMA_VERSION
 from rollbook.core.json import JSON
 from rollbook.core.run_options import Limits, Sampling, Settings, ToolFormat
 
@@ -198,13 +199,43 @@ class Plan(msgspec.Struct, frozen=True):
         >>> Plan(2, [Part((0, 2), (0, 2), [2, 3])]).describe_damage()
         'part 1 has 4 rollouts, but its chunks have 5'
         """
+        if problem := describe_unknown_schema(self.schema):
+            return problem
         for number, part in enumerate(self.parts, 1):
             (first, end), (low, high) = part.tasks, part.samples
             if not (0 <= first <= end and 0 <= low <= high and all(size > 0 for size in part.chunks)):
                 return f"part {number} has an impossible range"
             if sum(part.chunks) != part.keys:
                 return f"part {number} has {part.keys} rollouts, but its chunks have {sum(part.chunks)}"
-        return ""
+        repeated = find_repeated_part(self.parts)
+        return f"part {repeated} requests a rollout that another part requests too" if repeated else ""
+
+
+def describe_unknown_schema(schema: int) -> str:
+    """Return why a file of this schema cannot be read; empty if it can."""
+    return "" if 1 <= schema <= SCHEMA_VERSION else f"schema {schema}; this version reads 1 to {SCHEMA_VERSION}"
+
+
+def find_repeated_part(parts: Sequence[Part]) -> int:
+    """Return the number, from 1, of a part that has a key in common with another one; 0 if there is none.
+
+    >>> find_repeated_part([Part((0, 4), (0, 2), [8]), Part((1, 2), (2, 3), [1]), Part((2, 9), (1, 3), [14])])
+    3
+    """
+    if all(before.tasks[1] <= part.tasks[0] for before, part in pairwise(parts)):
+        return 0  # the plan of a stream of new tasks has very many parts
+    edges = [(edge, not at, part.samples, number) for number, part in enumerate(parts, 1) if part.keys
+             for at, edge in enumerate(part.tasks)]  # fmt: skip
+    present: list[tuple[int, int]] = []  # the samples of the parts that have the task at this edge: none overlap
+    for _, begins, samples, number in sorted(edges):
+        at = bisect_left(present, samples)
+        if not begins:
+            del present[at]
+        elif any(low < samples[1] and samples[0] < high for low, high in present[max(0, at - 1) : at + 1]):
+            return number
+        else:
+            present.insert(at, samples)
+    return 0
 
 
 class Chunk(msgspec.Struct, frozen=True):

@@ -121,7 +121,8 @@ def test_any_text_can_be_read(text):
 )
 def test_hostile_text_is_read_to_its_end(text):
     with interrupt_after(60):  # ten times as long as any answer: quadratic time would be many minutes
-        extract_answer(text * 10)
+        answer = extract_answer(text * 10)
+    assert answer is None or answer in text * 10
 
 
 def test_the_last_complete_box_counts():
@@ -241,3 +242,17 @@ def test_the_last_number_keeps_its_sign_unless_it_is_subtracted():
         "3",
         "3",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"The answer is $-\frac{3}{4}$.", "-0.75"),
+        (r"The answer is -\dfrac{1}{3}.", "-1/3"),
+        (r"The answer is \frac{-3}{4}.", "-0.75"),
+        (r"The answer is \frac{3}{4}.", "0.75"),
+    ],
+)
+def test_a_negative_fraction_in_a_sentence_keeps_its_sign(text: str, answer: str) -> None:
+    """Found by `make fuzz`: the sign before the fraction was lost."""
+    assert extract_answer(text) == answer

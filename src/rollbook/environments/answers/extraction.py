@@ -112,7 +112,7 @@ def _read_stated_number(text: str) -> str | None:
         return None
     if is_doubted(text[: number.start()], text[number.end() :]):
         return _read_stated_number(text.rpartition("=")[2]) if "=" in text else text.strip()
-    return canonicalize(number[0] if number.re is FRACTION else _with_sign(text, number))
+    return canonicalize(_with_sign(text, number))
 
 
 def _with_sign(text: str, number: re.Match[str]) -> str:
