@@ -68,7 +68,8 @@ def change_first(row: Row) -> Row:
 
 def move_mask(row: Row) -> Row:
     """Return a row that takes each logprob for the one of the token before."""
-    return dataclasses.replace(row, mask=[*row.mask[1:], 0], logprobs=[*row.logprobs[1:], 0.0])
+    mask, logprobs, versions = [*row.mask[1:], 0], [*row.logprobs[1:], 0.0], [*row.versions[1:], None]
+    return dataclasses.replace(row, mask=mask, logprobs=logprobs, versions=versions)
 
 
 def main() -> None:
