@@ -56,7 +56,7 @@ def run_harbor(harbor: str, task: Path, folder: Path) -> Trial:
     limits = f'[containers]\ndefault_ulimits = ["nofile={files}:{files}", "nproc=32768:32768"]\n'
     (folder / "containers.conf").write_text(limits)
     env = {**os.environ, "CONTAINERS_CONF": str(folder / "containers.conf"), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    env["PATH"] = f"{Path(harbor).parent}:{env['PATH']}"
+    env["PATH"] = f"{Path(harbor).absolute().parent}:{env['PATH']}"
     jobs = folder / "jobs" / task.name
     words = ["run", "-p", str(task), "-a", "oracle", "-e", "podman", "--no-delete", "-q", "-y", "-o", str(jobs)]
     wall, cpu, said = measure([harbor, *words], env)
