@@ -56,11 +56,17 @@ def test_it_blocks_in_a_running_loop_too(tmp_path: Path) -> None:
 
 
 INTERRUPTED = """
-import asyncio, os, signal, sys, threading
+import asyncio, os, pathlib, signal, sys, threading, time
 import rollbook
 
+def interrupt():  # while rollouts are in flight
+    while not any(pathlib.Path(sys.argv[3]).glob("leases/[0-9]*")):
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGINT)
+
 async def main():
-    threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Thread(target=interrupt, daemon=True).start()
     rollbook.run(sys.argv[1], sys.argv[2], out=sys.argv[3], concurrency=1)
 
 async def notebook():  # a kernel's loop lets the signal interrupt the cell
