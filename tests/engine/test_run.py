@@ -56,11 +56,17 @@ def test_it_blocks_in_a_running_loop_too(tmp_path: Path) -> None:
 
 
 INTERRUPTED = """
-import asyncio, os, signal, sys, threading
+import asyncio, os, pathlib, signal, sys, threading, time
 import rollbook
 
+def interrupt():
+    journals = pathlib.Path(sys.argv[3], "journals")
+    while not any(path.stat().st_size for path in journals.glob("*.jsonl")):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
 async def main():
-    threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Thread(target=interrupt, daemon=True).start()
     rollbook.run(sys.argv[1], sys.argv[2], out=sys.argv[3], concurrency=1)
 
 async def notebook():  # a kernel's loop lets the signal interrupt the cell
@@ -72,7 +78,7 @@ asyncio.run(notebook())
 
 
 def test_an_interrupt_in_a_running_loop_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
-    script = write_script(tmp_path, delay_s=1.0)
+    script = write_script(tmp_path, delay_s=0.5)
     words = [write_sums(tmp_path), script, str(tmp_path / "run")]
     done = subprocess.run([sys.executable, "-c", INTERRUPTED, *words], capture_output=True, text=True, timeout=60)
     assert "KeyboardInterrupt" in done.stderr
