@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,25 @@ from typing import Any
 import pytest
 
 import rollbook
-from rollbook.core import Settings
+from rollbook.core import Message, Settings
 from rollbook.engine import RunResult
-from rollbook.engine.tracking import CUT_LINE, MAX_LOG_BYTES, MAX_SAMPLES, describe_settings, hide_secrets
+from rollbook.engine.tracking import (
+    CUT_LINE,
+    MAX_LOG_BYTES,
+    MAX_SAMPLE_CHARS,
+    MAX_SAMPLES,
+    SAMPLE_COLUMNS,
+    TrackerProcess,
+    _make_sample_row,
+    describe_settings,
+    find_tracker,
+    hide_secrets,
+    make_observers,
+    tracker_names,
+)
 from rollbook.errors import UsageError
 from rollbook.trackers import TrackedResult, TrackedRun
-from support.books import make_book
+from support.books import failed, make_book, scored
 from support.commands import Served
 from support.sums import SUMS, write_script, write_sums
 from support.trackers import Logged, install_diary
@@ -250,3 +264,54 @@ def test_the_value_of_a_key_is_hidden_in_settings_unless_it_is_too_short_for_one
     book = make_book(tmp_path / "run")
     book.open_round(Settings(api_key_env="SUMS_KEY"))
     assert describe_settings(book)["environments"]["Sums"]["spec"] == spec
+
+
+def test_a_tracker_is_found_by_the_name_that_a_package_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(install_diary(tmp_path)))
+    monkeypatch.delitem(sys.modules, "diary", raising=False)
+    assert "diary" in tracker_names()
+    assert find_tracker("diary").__name__ == "Diary"  # type: ignore[attr-defined]
+    (observer,) = make_observers(["diary"], tmp_path, lambda _: None)
+    assert isinstance(observer, TrackerProcess)
+    with pytest.raises(UsageError, match=r"--log dairy: no such tracker; there are .*diary, mlflow, tensorb"):
+        make_observers(["dairy"], tmp_path, lambda _: None)
+    with pytest.raises(UsageError, match="--log diary: given twice"):
+        make_observers(["diary", "diary"], tmp_path, lambda _: None)
+    with pytest.raises(UsageError, match=r"log='diary': give a list, as in log=\['diary'\]"):
+        make_observers("diary", tmp_path, lambda _: None)
+    monkeypatch.setattr(find_tracker("diary"), "package", "no_such_package")
+    with pytest.raises(UsageError, match=r"--log diary: no_such_package is not installed: pip install 'rollbook\[no_"):
+        find_tracker("diary")
+
+
+def test_a_tracker_that_cannot_be_imported_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = install_diary(tmp_path)
+    (site / "diary-1.0.dist-info" / "entry_points.txt").write_text("[rollbook.trackers]\nother = diary:Nobody\n")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.delitem(sys.modules, "diary", raising=False)
+    with pytest.raises(UsageError, match="--log other: cannot be imported: AttributeError: "):
+        find_tracker("other")
+
+
+def test_trackers_of_one_class_are_numbered_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    observers = make_observers([Recorder(), Recorder(), Recorder()], tmp_path, lambda _: None)
+    names = [observer._hooks.name for observer in observers]  # type: ignore[attr-defined]
+    assert names == ["Recorder", "Recorder-2", "Recorder-3"]
+    with pytest.raises(UsageError, match="log: object is neither the name of a tracker nor one: it has no open"):
+        make_observers([object()], tmp_path, lambda _: None)  # type: ignore[list-item]
+
+
+def test_the_rollouts_that_are_shown_are_cut_and_have_their_outcome(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    long = scored(book, 1, 0, 0.5)
+    long.messages = [*long.messages[:-1], Message("assistant", "x" * (MAX_SAMPLE_CHARS + 1))]
+    row = dict(zip(SAMPLE_COLUMNS, _make_sample_row(long), strict=True))
+    assert (row["task"], row["sample"], row["environment"], row["outcome"]) == ("t1", 0, "Sums", "scored")
+    assert (row["reward"], row["prompt"], row["turns"]) == (0.5, "What is 1 + 1?", 1)
+    assert (len(str(row["answer"])), row["completion_tokens"], row["seconds"]) == (MAX_SAMPLE_CHARS, 2, 0.5)
+    lost = dict(zip(SAMPLE_COLUMNS, _make_sample_row(failed(book, 1, 1)), strict=True))
+    assert (lost["outcome"], lost["reward"]) == ("model_timeout", None)
