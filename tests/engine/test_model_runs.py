@@ -286,3 +286,12 @@ def test_mistakes_that_are_not_the_same_for_all_are_those_of_the_models(tmp_path
         finish_models(folder, problems)
     assert not (folder / "models.json").exists()
     assert (folder / "poor").exists()  # something is in it
+
+
+def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "both").mkdir()
+    (tmp_path / "both" / "notes.txt").touch()
+    with pytest.raises(UsageError, match=r"both is not empty: choose another --out, or delete it"):
+        rollbook.run_each(
+            write_sums(tmp_path), [write_answers(tmp_path, "good", 1)], out=tmp_path / "both", progress=False
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rollbook.engine.planning import (
     check_unchanged,
     choose_tool_format,
     find_media_roots,
+    package_versions,
     pick_tasks,
     plan,
     resolve_planned_model,
@@ -291,3 +293,10 @@ def test_tasks_are_picked_in_their_own_order_and_no_further_than_needed() -> Non
     assert drawn == ["a", "b", "c"]
     with pytest.raises(UsageError, match="--task x: the environment has no task of that id"):
         list(pick_tasks(tasks(), ["y", "a", "x"]))
+
+
+def test_the_versions_of_what_can_change_a_number_are_recorded() -> None:
+    versions = package_versions()
+    assert versions["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {"rollbook", "msgspec", "aiohttp"} <= versions.keys()
+    assert "verifiers" not in versions or versions["verifiers"]

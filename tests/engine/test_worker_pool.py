@@ -17,7 +17,7 @@ from rollbook.engine import worker_pool
 from rollbook.engine.progress import Progress
 from rollbook.engine.request import Request, update_settings
 from rollbook.engine.runs import plan_request, run_round, work
-from rollbook.engine.worker_pool import REPLACEMENTS_PER_WORKER, ExitStatus, WorkerPool
+from rollbook.engine.worker_pool import REPLACEMENTS_PER_WORKER, ExitStatus, WorkerPool, killed_exit_status
 from rollbook.errors import Shortfall, Stopped, UsageError
 from support.alive import eventually
 from support.sums import write_script, write_sums
@@ -293,3 +293,33 @@ def test_that_workers_wait_is_reported_after_some_polls_in_a_row(book: Book, mon
     monkeypatch.setattr(worker_pool, "read_status", change)
     _, said = worked(book, [works, FakeWorker(ExitStatus(0, ""))])
     assert said.notes == []
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (-9, "was killed by SIGKILL (most often: out of memory), lower --concurrency or --workers"),
+        (-15, "was killed by SIGTERM, lower --concurrency or --workers"),
+    ],
+)
+def test_a_worker_that_a_signal_ended_may_be_replaced(code: int, message: str) -> None:
+    assert killed_exit_status(code) == ExitStatus(code, message, replaceable=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "expected"),
+    [
+        ("sys.exit(3)", "said", ExitStatus(3, "said")),
+        ("sys.exit(0)", "KeyboardInterrupt", ExitStatus(0, "KeyboardInterrupt")),
+        ("os.kill(os.getpid(), 9)", "said", killed_exit_status(-9)),
+    ],
+)
+def test_the_end_of_a_worker_process_is_its_exit_code_and_its_last_line(
+    book: Book, monkeypatch: pytest.MonkeyPatch, code: str, words: str, expected: ExitStatus
+) -> None:
+    script = f"import os, sys; print('{words}', file=sys.stderr, flush=True); {code}"
+    monkeypatch.setattr(worker_pool, "module_argv", lambda *_: [sys.executable, "-c", script])
+    worker = worker_pool.WorkerProcess(book, book.rounds()[-1], 7)
+    assert eventually(lambda: worker.exit_status() is not None, 30)
+    assert worker.exit_status() == expected
+    assert (book.path / "logs" / "worker-1-7.log").read_text() == f"{words}\n"

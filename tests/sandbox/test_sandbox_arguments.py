@@ -112,3 +112,16 @@ def test_cases_and_tests_have_their_shape(box: Sandbox) -> None:
         grader.function_sync("def f(x): return x", None, "f")
     with pytest.raises(UsageError, match="code: give a text"):
         grader.inputs_sync(b"print(1)", [("", "1")])
+
+
+@pytest.mark.parametrize("entry", ["", "a b", "1f", "f()"])
+def test_an_entry_that_no_program_can_define_is_the_mistake_of_the_tests(box: Sandbox, entry: str) -> None:
+    grader = Grader(box)
+    for grade in (
+        lambda: grader.function_sync("1", "assert f() == 1", entry),
+        lambda: grader.calls_sync("1", entry, [([], 1)]),
+    ):
+        with pytest.raises(UsageError, match="give the name of a function or class"):
+            grade()
+    with pytest.raises(UsageError, match=r"entry: give a text \(str\), not int"):
+        grader.function_sync("1", "assert f() == 1", 5)  # type: ignore[arg-type]
