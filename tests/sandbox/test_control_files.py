@@ -322,3 +322,39 @@ def test_the_name_of_an_owner_tells_its_process() -> None:
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     assert prefix == f"rollbook-{os.stat('/proc/self/ns/pid').st_ino}-{os.getpid()}-{fields[19]}-"
     assert cgroups._read_start_time(1 << 30) == 0
+
+
+def test_groups_are_made_where_memory_can_be_limited_with_a_clock_in_version_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    able: set[Path] = set()
+    cleared: list[Path] = []
+    (tmp_path / "cpu").mkdir()
+    one, two = tmp_path / "one", tmp_path / "two"
+    monkeypatch.setattr(cgroups, "list_mount_points", lambda: [tmp_path])
+    monkeypatch.setattr(cgroups, "remove_stale_groups", cleared.append)
+    monkeypatch.setattr(cgroups, "list_cpu_folders", lambda: [tmp_path / "none", tmp_path / "cpu"])
+    monkeypatch.setattr(cgroups, "list_memory_folders", lambda: [(two, 2), (one, 1)])
+    monkeypatch.setattr(cgroups, "_can_limit_memory", lambda groups: groups._base in able)
+    assert cgroups.find_control_groups() is None
+    able.add(one)
+    found = cgroups.find_control_groups()
+    assert found
+    assert (found._base, found._version, found._cpu_base) == (one, 1, tmp_path / "cpu")
+    able.add(two)
+    found = cgroups.find_control_groups()
+    assert found
+    assert (found._base, found._version, found._cpu_base) == (two, 2, None)
+    assert cleared == [tmp_path] * 3
+
+
+def test_a_group_that_accepts_a_limit_can_be_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[ControlGroup] = []
+    monkeypatch.setattr(Files, "remove", lambda group: removed.append(group))
+    groups = Groups(tmp_path)
+    monkeypatch.setattr(Files, "read_counts", lambda group: MemoryCounts(0, 0))
+    assert cgroups._can_limit_memory(groups) is True
+    assert groups.made[0][0].written[0] == ("memory.max", str(1 << 30))
+    monkeypatch.setattr(Files, "read_counts", lambda group: group._read("none"))
+    assert cgroups._can_limit_memory(groups) is False
+    assert removed == [made for made, _ in groups.made]
