@@ -11,7 +11,18 @@ import pytest
 
 from rollbook import Shortfall, run
 from rollbook.book import Book, rollouts
-from rollbook.core import FAILURE_KINDS, Failure, ModelSpec, RoleSettings, RoleSpec, Rollout, Settings, Task
+from rollbook.core import (
+    FAILURE_KINDS,
+    Failure,
+    ModelSpec,
+    RoleCall,
+    RoleSettings,
+    RoleSpec,
+    Rollout,
+    Score,
+    Settings,
+    Task,
+)
 from rollbook.engine import reverification
 from rollbook.engine.progress import SilentDisplay
 from rollbook.engine.reverification import (
@@ -334,3 +345,20 @@ def test_only_failures_of_the_infrastructure_are_tried_again() -> None:
         assert (budgets["verifier_error"], budgets["model_timeout"]) == (1, FAILURE_KINDS["model_timeout"].attempts)
         assert budgets["model_timeout"] > 1
     assert set(reverification.attempt_budgets("scored").values()) == {1}
+
+
+def test_calls_of_an_earlier_verification_are_left_out_of_the_next(tmp_path: Path) -> None:
+    class Verifier:
+        async def repeat_outcome(self, task: Task, rollout: Rollout, artifacts: Path) -> str:
+            return "again"
+
+        async def verify(self, task: Task, rollout: Rollout) -> Score:
+            return Score(0.5)
+
+    played = RoleCall("user", 0, 1, "hello")
+    judged = RoleCall("judge", 0, 1, "5", in_verification=True)
+    rollout = Rollout(task=Task("t", "?", env="e"), sample=0, seed=0, role_calls=[played, judged], score=Score(1.0))
+    reverifier = Reverifier(None, tmp_path, {"e": Verifier()}, "all")  # type: ignore[arg-type, dict-item]
+    verified, error = asyncio.run(reverifier._verify(rollout))
+    assert (verified.role_calls, verified.outcome, verified.reward, error) == ([played], "again", 0.5, None)
+    assert reverifier.verified == 1

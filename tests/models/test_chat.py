@@ -536,3 +536,17 @@ def test_an_empty_list_of_models_and_a_long_one_are_one_line() -> None:
     check_model_name("any", EndpointModels("http://x/v1", None))
     check_model_name("mine", EndpointModels("http://x/openai/deployments/mine?api-version=1", ["gpt"]))
     check_model_name("mine", EndpointModels("http://x/openai/v1", ["gpt"]))
+
+
+def test_a_server_that_is_down_is_asked_again_after_a_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    async def refuse(*_: object) -> RolloutFailed:
+        asked.append(time.monotonic())
+        return RolloutFailed("model_unavailable", "connect", "refused")
+
+    monkeypatch.setattr(ChatModel, "_fetch_models", refuse)
+    with pytest.raises(EndpointDown, match=r"no model answered for 0\.6 s"):
+        asyncio.run(ChatModel(ModelSpec("m"), settings("http://127.0.0.1:9/v1", outage_s=0.6)).open())
+    assert len(asked) == 2
+    assert asked[1] - asked[0] >= 0.2
