@@ -448,3 +448,14 @@ def test_a_task_that_is_asked_for_twice_at_once_gets_twice_the_samples(tmp_path:
     book.request_samples([Task(id="new", prompt="x"), Task(id="new", prompt="x")], "Sums", 3)
     assert book.tasks.rows == {"t0": 0, "t1": 1, "new": 2}
     assert sorted(key for chunk in book.chunks for key in chunk) == [(0, 0), (1, 0), *((2, s) for s in range(6))]
+
+
+def test_samples_that_are_requested_are_cut_into_chunks_for_one_worker(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=2)
+    tasks = [Task(id=f"new-{number}", prompt="?") for number in range(40)]
+    book.request_samples(tasks, "Sums", 8)
+    assert book.plan.parts[-1] == make_part((2, 42), (0, 8), 1)
+    assert book.plan.parts[-1] != make_part((2, 42), (0, 8), 2)
+    book.request_samples(tasks[:1], "Sums", 64)
+    assert book.plan.parts[-1] == make_part((2, 3), (8, 72), 1)
+    assert book.plan.parts[-1] != make_part((2, 3), (8, 72), 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,12 @@ from rollbook.book import Book, ChunkClaimer, rollouts
 from rollbook.book.claim_order import TaskLengths, measure_lengths, open_ordered_round, open_profile, read_lengths
 from rollbook.book.claim_order import _complete as complete_lengths
 from rollbook.book.heartbeats import make_presence, write_heartbeat
-from rollbook.core import Chunks, Part, Plan, Settings, decode, encode
+from rollbook.book.journal import Journal, JournalEntry
+from rollbook.core import Chunks, Part, Plan, Settings, Turn, decode, encode
 from rollbook.engine.progress import SilentDisplay
 from rollbook.engine.runs import extend, work
 from rollbook.errors import UsageError
-from support.books import edit_journal, make_book, open_round
+from support.books import edit_journal, make_book, open_round, scored
 from support.sums import SUMS, write_sums
 
 LENGTHS = [30, 10, 50, 20, 40, 60]
@@ -194,3 +196,21 @@ def test_the_longest_task_of_a_chunk_is_found_wherever_the_chunk_begins() -> Non
 def test_an_order_that_names_no_run_is_refused(order: str) -> None:
     with pytest.raises(UsageError, match=f"--order {order}: write profile:RUN"):
         open_profile(order)
+
+
+def test_the_length_of_a_task_is_the_mean_of_its_rollouts(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=3)
+
+    async def write() -> None:
+        journal = Journal(book.path, "w", lambda _: None)
+        journal.start()
+        for sample, tokens in enumerate((2, 4, 7)):
+            rollout = scored(book, 0, sample)
+            rollout.turns = [Turn(prompt_tokens=1, completion_tokens=tokens)]
+            await journal.add(JournalEntry(rollout))
+        await journal.close()
+
+    asyncio.run(write())
+    assert measure_lengths([book], {"t0": 0, "t1": 1}) == TaskLengths("tokens", [4.3, None])
+    assert measure_lengths([book, book], {"t0": 1}) == TaskLengths("tokens", [None, 4.3])
+    assert measure_lengths([book], {"t1": 0}) is None

@@ -9,8 +9,17 @@ import pytest
 
 from rollbook.book import counted_lines
 from rollbook.book.book import Book
-from rollbook.book.counted_lines import CountedLines, FinalFailures, KeyMap, LineIndex, rollouts
+from rollbook.book.counted_lines import (
+    ContestedLines,
+    CountedLines,
+    FinalFailures,
+    KeyMap,
+    LineIndex,
+    counted_limit,
+    rollouts,
+)
 from rollbook.book.journal import Journal, JournalEntry
+from rollbook.book.json_lines import NO_LIMIT
 from rollbook.book.leases import Leases
 from rollbook.book.seals import Seals, write_seals
 from rollbook.book.status import read_exact_status
@@ -204,3 +213,34 @@ def test_every_planned_key_has_a_place_of_its_own_and_its_chunk(tmp_path: Path) 
     assert keys.check(tmp_path, 7, "t0", 0) == keys.find("t0", 0)
     with pytest.raises(BookError, match="'t0' sample 9"):
         keys.check(book.path / "tasks.jsonl", 7, "t0", 9)
+
+
+@pytest.mark.parametrize(
+    ("seal", "epoch", "journal", "limit"),
+    [
+        (None, 1, "w.1.jsonl", NO_LIMIT),
+        (Seal(1, 2, 1, {}, 0, {"w.1.jsonl": Extent(70, "")}), 1, "w.1.jsonl", 70),
+        (Seal(1, 2, 1, {}, 0, {"w.1.jsonl": Extent(70, "")}), 2, "w.1.jsonl", 70),
+        (Seal(1, 2, 1, {}, 0, {"w.1.jsonl": Extent(70, "")}), 2, "other.1.jsonl", 0),
+        (Seal(1, 2, 1, {}, 0, {"w.1.jsonl": Extent(70, "")}), 3, "other.1.jsonl", NO_LIMIT),
+    ],
+)
+def test_lines_count_up_to_what_their_seal_covers(seal: Seal | None, epoch: int, journal: str, limit: int) -> None:
+    assert counted_limit(seal, epoch, journal) == limit
+
+
+def test_of_contested_lines_the_lowest_epoch_then_the_lowest_attempt_then_the_first_counts() -> None:
+    lines: ContestedLines[str] = ContestedLines()
+    added = [
+        lines.add(place, rank, line)
+        for place, rank, line in (
+            (0, (2, 1), "later owner"),
+            (0, (1, 2), "second attempt"),
+            (0, (1, 1), "best"),
+            (0, (1, 1), "best again"),
+            (0, (1, 3), "third attempt"),
+            (1, (5, 1), "alone"),
+        )
+    ]
+    assert added == [True, False, False, False, False, True]
+    assert list(lines) == ["best", "alone"]

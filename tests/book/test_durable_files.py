@@ -6,6 +6,7 @@ A power cut may lose every write and every name that was not synced, so the orde
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,15 @@ from typing import Any
 import pytest
 
 from rollbook.book import Journal, JournalEntry, sync_folder, write_atomically, write_new, write_seals
-from rollbook.book.durable_files import write_temporary
-from rollbook.core import Seal
+from rollbook.book.durable_files import (
+    explain_disk_errors,
+    lock_run,
+    make_unwritable,
+    overwrite_in_place,
+    write_temporary,
+)
+from rollbook.core import Seal, Task
+from rollbook.errors import BookError, BookUnwritable
 from support.alive import open_fds
 from support.books import make_book, open_round, scored
 
@@ -168,3 +176,61 @@ def test_files_are_readable_for_everyone_and_writable_for_their_owner(tmp_path: 
     finally:
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+
+
+def test_tasks_that_are_added_are_on_the_disk_before_the_plan_names_them(tmp_path: Path, disk: DiskLog) -> None:
+    book = make_book(tmp_path / "run")
+    disk.synced.clear()
+    book.request_samples([Task("new", "?")], "Sums", 2)
+    names = [path.name for path in disk.synced]
+    assert names[0] == "tasks.jsonl"
+    assert names[-1] == "run"
+    assert any("plan.json" in name for name in names[1:-1])
+    assert disk.lost_in_a_power_cut() == []
+
+
+def test_a_file_that_is_overwritten_in_place_keeps_its_length(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert overwrite_in_place(path, b"x") is False
+    path.write_bytes(b"0123456789")
+    assert overwrite_in_place(path, b"abc") is True
+    assert path.read_bytes() == b"abc       "
+    assert overwrite_in_place(path, b"0123456789ab") is True
+    assert path.read_bytes() == b"0123456789ab"
+
+
+def test_who_waits_too_long_for_the_lock_of_a_run_is_told(tmp_path: Path) -> None:
+    with (
+        lock_run(tmp_path),
+        pytest.raises(BookError, match=r"another process has been changing its plan for 0\.05 s: try again"),
+        lock_run(tmp_path, 0.05),
+    ):
+        raise AssertionError("locked twice")
+    with lock_run(tmp_path, 0.05):
+        assert open_fds()
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "make room"),
+        (errno.EDQUOT, "make room"),
+        (errno.EFBIG, "make room"),
+        (errno.EACCES, "make it writable for this user (owner and mode of the folder)"),
+        (errno.EPERM, "make it writable for this user (owner and mode of the folder)"),
+        (errno.EROFS, "mount it for writing"),
+        (errno.EIO, "check the disk or its server"),
+        (errno.ESTALE, "check the disk or its server"),
+    ],
+)
+def test_a_disk_that_cannot_be_written_is_explained_with_a_way_out(tmp_path: Path, number: int, advice: str) -> None:
+    error = OSError(number, "why")
+    with pytest.raises(BookUnwritable) as caught, explain_disk_errors(tmp_path):
+        raise error
+    assert str(caught.value) == f"{tmp_path} cannot be written (why): {advice}, then resume"
+
+
+def test_other_errors_of_a_system_call_are_passed_on(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="why"), explain_disk_errors(tmp_path):
+        raise OSError(errno.EINVAL, "why")
+    assert str(make_unwritable(tmp_path, OSError(errno.EINVAL, "why"))).endswith("(why): check its path, then resume")

@@ -94,3 +94,16 @@ def test_the_calls_of_roles_are_summed_and_their_cost_is_that_of_those_with_a_pr
     assert spent.role_cost == 0.75
     assert (spent.roles["judge"].calls, spent.roles["judge"].prompt_tokens) == (2, 60)
     assert (spent.roles["user"].completion_tokens, spent.roles["user"].cost) == (1, None)
+
+
+def test_rollouts_with_a_priced_call_of_a_role_without_counts_are_counted(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    counted = RoleCall("judge", 0, 1, "5", prompt_tokens=3, completion_tokens=1, cost=0.5)
+    priced, free = RoleCall("judge", 0, 1, "5", cost=0.0), RoleCall("user", 0, 1, "5")
+    rollouts = [scored(book, 0, 0), scored(book, 1, 0), scored(book, 2, 0)]
+    for rollout, calls in zip(rollouts, ([counted, free], [priced, priced], [priced, free]), strict=True):
+        rollout.role_calls = list(calls)
+    write(book, *rollouts)
+    spent = SpentTokens(book.path)
+    spent.refresh()
+    assert spent.uncounted_roles == 2

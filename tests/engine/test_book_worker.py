@@ -7,14 +7,17 @@ import errno
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
-from rollbook.book import ChunkClaimer, Claim, CountedLines, Leases, PeerMonitor, WorkerMonitor
+from rollbook.book import ChunkClaimer, Claim, CountedLines, Leases, PeerMonitor, Seals, WorkerMonitor
 from rollbook.book import journal as journals
 from rollbook.book.counted_lines import ScoredLineHeader
 from rollbook.book.heartbeats import WorkerGone, publish_worker_gone, read_presence, read_worker_gone
@@ -24,7 +27,7 @@ from rollbook.engine.book_worker import BookJobSource, drain_on_event, stop_on_s
 from rollbook.engine.progress import SilentDisplay
 from rollbook.engine.worker import RolloutJob, WorkerStats
 from rollbook.errors import BookUnwritable
-from support.books import make_book, open_round, scored
+from support.books import failed, make_book, open_round, scored
 
 
 def test_who_leaves_early_says_what_it_leaves_and_the_next_claim_is_that(tmp_path: Path) -> None:
@@ -310,3 +313,77 @@ def test_cached_tokens_of_durable_rollouts_are_reported(tmp_path: Path) -> None:
         return shift.presence.prompt_tokens, shift.presence.cached_tokens
 
     assert asyncio.run(part()) == (3 * 3, 2 + 3 + 0)
+
+
+def test_who_leaves_right_after_its_last_key_has_sealed_the_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    round_ = open_round(book)
+    seal = ChunkClaimer.seal
+
+    def seal_slowly(self: ChunkClaimer, claims: list[tuple[Claim, Seal]]) -> None:
+        time.sleep(0.1)
+        seal(self, claims)
+
+    monkeypatch.setattr(ChunkClaimer, "seal", seal_slowly)
+
+    async def work() -> str:
+        shift = BookJobSource(book, round_)
+        await shift.join()
+        job = await shift.next()
+        assert job
+        await shift.mark(job, scored(book, job.row, job.sample), True)
+        await shift.leave()
+        return shift.presence.id
+
+    assert read_worker_gone(book.path, asyncio.run(work())) is None
+    assert Seals(book.path).refresh()[0].scored == 1
+
+
+def test_what_a_worker_has_in_flight_and_has_learned_is_in_its_heartbeats(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=2)
+    round_ = open_round(book)
+    model: Any = SimpleNamespace(wire_names={"max_tokens": "n"})
+
+    async def work() -> None:
+        shift = BookJobSource(book, round_, model=model)
+        await shift.join()
+        jobs = [await shift.next() for _ in range(2)]
+        assert all(jobs)
+        await shift._renew_leases()
+        presence = read_presence(book.path, shift.presence.id)
+        assert presence
+        assert (presence.in_flight, presence.wire_names) == (2, {"max_tokens": "n"})
+        assert presence.state == "working"
+        assert jobs[0]
+        await shift.mark(jobs[0], failed(book, jobs[0].row, jobs[0].sample), False)
+        assert len(shift._slots) == 2  # it is tried again
+        await shift.mark(jobs[0], scored(book, jobs[0].row, jobs[0].sample), True)
+        assert len(shift._slots) == 1
+        await shift.leave()
+        presence = read_presence(book.path, shift.presence.id)
+        assert presence
+        assert (presence.in_flight, presence.state) == (0, "left")
+
+    asyncio.run(work())
+
+
+def test_failed_and_scored_keys_are_counted_in_the_seal(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=4)
+    round_ = open_round(book)
+    marked: list[int] = []
+
+    async def work() -> None:
+        shift = BookJobSource(book, round_, on_mark=lambda mark: marked.append(mark.rollout.sample))
+        await shift.join()
+        while job := await shift.next():
+            make = failed if job.sample < 2 else scored
+            await shift.mark(job, make(book, job.row, job.sample), True)
+        await shift.leave()
+
+    asyncio.run(work())
+    seals = Seals(book.path).refresh().values()
+    assert sum(seal.scored for seal in seals) == 2
+    assert sum(seal.failed.get("model_timeout", 0) for seal in seals) == 2
+    assert sorted(marked) == [0, 1, 2, 3]

@@ -563,3 +563,16 @@ def test_what_is_no_task_is_refused(tmp_path: Path) -> None:
                 await anext(collector.groups(["sum-1"]))  # type: ignore[list-item]
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("more", [{"equal_rewards": "drop", "samples": 2}, {"window": 1}])
+def test_the_smallest_parameters_that_make_sense_are_accepted(tmp_path: Path, more: dict[str, Any]) -> None:
+    async def go() -> int:
+        async with Collector(write_sums(tmp_path), write_script(tmp_path, right=4), **more) as collector:
+            return len([group async for group in collector.groups(wanted=1, at_most=1)])
+
+    if "equal_rewards" in more:
+        with pytest.raises(Shortfall, match="1 groups were requested, and 0 of 1 collected were usable"):
+            asyncio.run(go())
+    else:
+        assert asyncio.run(go()) == 1

@@ -337,3 +337,14 @@ def test_open_files_bound_the_concurrency(
     held[:] = [soft, hard]
     assert limit_by_open_files(wanted, said.append, quiet=True) == allowed
     assert len(said) == (allowed < wanted)
+
+
+def test_answers_that_began_while_an_effect_was_awaited_do_not_count() -> None:
+    steps = Steps()
+    assert steps.follow(80, 20) == [(16, 64), (32, 32)]  # 32 more have to end before the lower limit is in effect
+    for _ in range(32):
+        steps.answer(20)
+    for _ in range(200):
+        steps.auto.record_answer(steps.now - 0.5, 20)
+    assert steps.auto.limit == 32
+    assert steps.find_next(20) == (48, 26)

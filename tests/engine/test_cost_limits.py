@@ -22,6 +22,7 @@ from rollbook.core import (
     Settings,
     Terms,
 )
+from rollbook.engine import costs
 from rollbook.engine.costs import CostMeter, describe_unpriced, estimate_cost, measure_costs
 from rollbook.environments import RunRoles
 from support.books import make_book, scored
@@ -203,3 +204,16 @@ def test_roles_that_a_limit_does_not_count_are_named() -> None:
     assert describe_unpriced(roles, Settings(max_cost=1.0, roles=paid)) == ""
     assert describe_unpriced(RunRoles(None, {}), limited) == ""
     assert describe_unpriced(roles, Settings()) == ""
+
+
+def test_costs_are_read_once_in_a_while(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "READ_EVERY_S", 0.1)
+    reads: list[None] = []
+    monkeypatch.setattr(CostMeter, "read", lambda _: reads.append(None))
+
+    async def main() -> None:
+        async with measure_costs(book.path, Settings(price=PRICE)):
+            await asyncio.sleep(0.35)
+
+    asyncio.run(main())
+    assert 2 <= len(reads) <= 4

@@ -198,3 +198,21 @@ def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_notebook_is_known_by_its_shell(monkeypatch: pytest.MonkeyPatch, module: object, expected: bool) -> None:
     monkeypatch.setitem(sys.modules, "IPython", module)
     assert displays.is_notebook() is expected
+
+
+@pytest.mark.parametrize(("requested", "scored", "length"), [(1, 1, 40), (4, 1, 10), (0, 0, 0)])
+def test_the_bar_of_a_panel_is_as_long_as_what_is_done(requested: int, scored: int, length: int) -> None:
+    bar, *_ = draw(Progress(requested=requested, scored=scored, pending=requested - scored))
+    assert len(bar) == length
+
+
+def test_a_note_is_printed_as_it_is_on_a_terminal_with_colours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    display = LiveDisplay()
+    display.start(4)
+    display.note("worker 12 took [bold]3[/bold] s")
+    display.stop()
+    assert "worker 12 took [bold]3[/bold] s" in capsys.readouterr().err

@@ -294,3 +294,55 @@ def test_hooks_that_were_given_up_are_not_called_again(tmp_path: Path) -> None:
         loop._call("on_progress", told.progress.append, "now")
         loop._call("on_end", None, "now")
     assert (told.progress, said) == (["now"], [])
+
+
+def test_a_hook_that_hangs_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
+    thread = hooks.HookThread(tmp_path, hooks.Hooks(on_end=print), print)
+    assert (thread._thread.daemon, thread._thread.name) == (True, "rollbook hooks")
+
+
+def test_an_observer_that_cannot_start_is_reported_and_left_out() -> None:
+    calls: list[str] = []
+
+    class Shown:
+        def start(self, total: int, pending: int | None = None) -> None:
+            calls.append(f"start {total} {pending}")
+
+        def update(self, progress: Progress) -> None:
+            calls.append("update")
+
+        def note(self, line: str) -> None:
+            calls.append(line)
+
+        def stop(self) -> None:
+            calls.append("stop")
+
+    class Observer:
+        def __init__(self, name: str, error: Exception | None = None) -> None:
+            self.name, self.error = name, error
+
+        def start(self) -> None:
+            if self.error:
+                raise self.error
+            calls.append(f"{self.name} starts")
+
+        def update(self, progress: Progress) -> None:
+            calls.append(f"{self.name} updates")
+
+        def end(self) -> None:
+            calls.append(f"{self.name} ends")
+
+        def wait(self) -> None:
+            calls.append(f"{self.name} waits")
+
+    observers = [Observer("a"), Observer("b", OSError("no\nthread")), Observer("c")]
+    display = hooks.ObservedDisplay(Shown(), observers)
+    display.start(7, 5)
+    display.update(Progress(requested=7))
+    display.stop()
+    display.stop()
+    assert calls == [
+        *("start 7 5", "a starts"),
+        "a hook or tracker could not be started, the run goes on: OSError: no thread",
+        *("c starts", "update", "a updates", "c updates", "stop", "a ends", "c ends", "a waits", "c waits", "stop"),
+    ]

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from rollbook.book import Book, Journal, JournalEntry
-from rollbook.core import Rollout, Settings, TokenCounts
+from rollbook.core import Rollout, Settings, TokenCounts, add_crc
 from rollbook.engine.journal_progress import FailedNumbers, JournalCounter, JournalTail, ScoredNumbers
 from rollbook.engine.progress import Progress
+from rollbook.errors import BookError
 from support.books import failed, make_book, scored
 
 
@@ -155,3 +156,14 @@ def test_a_tail_yields_every_line_once_and_a_torn_one_when_it_is_whole(book: Boo
         with path.open("ab") as file:
             file.write(piece)
         assert [each.task for each in tail.read()] == tasks
+
+
+def test_a_malformed_line_is_named_by_its_number_however_often_the_file_was_read(book: Book) -> None:
+    write(book, scored(book, 0, 0), scored(book, 0, 1))
+    tail = open_tail(book)
+    assert len(list(tail.read())) == 2
+    (path,) = (book.path / "journals").glob("w.1.jsonl")
+    with path.open("ab") as file:
+        file.write(add_crc(b'{"task":"t0"}') + b"\n")
+    with pytest.raises(BookError, match=r"w\.1\.jsonl:3: malformed line"):
+        list(tail.read())

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from rollbook.book import KeyHistory
-from rollbook.core import Limits, Message, Rollout, Sampling, Task, Turn
+from rollbook.core import EnvironmentSpec, Limits, Message, Rollout, Sampling, Score, Task, Turn, derive_seed
 from rollbook.engine import rollout_runner as module
 from rollbook.engine.rollout_runner import AttemptClock, ModelCaller, RestartAttempt, RolloutRunner
 from rollbook.engine.worker import RolloutJob
 from rollbook.environments import SessionLost
-from rollbook.errors import ContextFull, LimitReached, RolloutFailed
+from rollbook.errors import ContainerError, ContextFull, ImageError, LimitReached, RolloutFailed
 from rollbook.models import Completion
 from support.pictures import data_url, make_png
 
@@ -246,3 +246,107 @@ def test_an_attempt_starts_again_so_many_times(monkeypatch: pytest.MonkeyPatch, 
     assert (rollout.sample, rollout.round, rollout.attempt) == (2, 4, 2)
     assert (error.kind if error else None) == (rollout.failure.kind if rollout.failure else None) == kind
     assert error is None or error.message == "its process was lost 16 times"
+
+
+class Session:
+    """A session that keeps what happens to it."""
+
+    tools = ()
+
+    def __init__(self, events: list[str]) -> None:
+        self.events, self.seconds = events, 0.0
+
+    async def outcome(self) -> int:
+        self.events.append("outcome")
+        return 7
+
+
+class Runtime:
+    """An environment that keeps what it is asked, in order."""
+
+    def __init__(self, container: str = "") -> None:
+        self.spec = EnvironmentSpec("x", "x:Y", container=container)
+        self.events: list[str] = []
+
+    async def open_session(self, task: Task, name: str, rollout: Rollout) -> Session:
+        self.events.append(f"open {name}")
+        return Session(self.events)
+
+    async def verify(self, task: Task, rollout: Rollout, session: object, *, spent_s: float) -> Score:
+        assert 0 <= spent_s < 60
+        self.events.append(f"verify {'in the session' if session else 'alone'}")
+        return Score(0.5)
+
+    async def close_session(self, session: Session) -> None:
+        self.events.append("close")
+
+
+class Agent:
+    """An agent that ends as it is told."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    async def play(self, rollout: Rollout, ask: ModelCaller, session: Session) -> None:
+        session.events.append("play")
+        session.seconds += 0.25
+        if self.error:
+            raise self.error
+
+
+def attempt(runtime: Runtime, error: Exception | None = None, *, verify: bool = True) -> Rollout:
+    runner = RolloutRunner(Model(), {"e": runtime}, Agent(error), Sampling(), Limits(), 5)  # type: ignore[arg-type, dict-item]
+    job = RolloutJob(Task("t", "?", env="e"), 3, KeyHistory(tries={"model_timeout": 2}))
+    rollout, _ = asyncio.run(runner.run_attempt(job, 4, verify=verify))
+    assert (rollout.sample, rollout.round, rollout.attempt) == (3, 4, 3)
+    assert rollout.seed == derive_seed(5, "t", 3)
+    return rollout
+
+
+@pytest.mark.parametrize(
+    ("container", "events"),
+    [
+        ("", ["open t#3", "play", "outcome", "close", "verify alone"]),
+        ("state", ["open t#3", "play", "outcome", "close", "verify alone"]),
+        ("verify", ["open t#3", "play", "outcome", "verify in the session", "close"]),
+    ],
+)
+def test_a_rollout_is_verified_before_its_container_is_gone_where_that_is_needed(
+    container: str, events: list[str]
+) -> None:
+    runtime = Runtime(container)
+    rollout = attempt(runtime)
+    assert (runtime.events, rollout.outcome, rollout.reward) == (events, 7, 0.5)
+    timing = rollout.timing
+    assert 0.25 <= timing.environment_s < 60  # what the session measured
+    assert 0 <= timing.verify_s <= timing.seconds < 60
+    assert timing.model_s == 0.0
+    unverified = Runtime(container)
+    assert attempt(unverified, verify=False).score is None
+    assert unverified.events == ["open t#3", "play", "outcome", "close"]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ImageError("no image"), "image_error", "no image"),
+        (ContainerError("it ended"), "container_error", "it ended"),
+        (KeyError("x"), "agent_error", "KeyError: 'x'"),
+    ],
+)
+def test_what_an_agent_meets_has_its_kind(error: Exception, kind: str, message: str) -> None:
+    runtime = Runtime()
+    failure = attempt(runtime, error).failure
+    assert failure
+    assert (failure.kind, failure.where, failure.message) == (kind, "Agent", message)
+    assert runtime.events == ["open t#3", "play", "close"]
+
+
+@pytest.mark.parametrize(
+    ("error", "ended", "turns"),
+    [(ContextFull("full"), "context_length", 1), (LimitReached("max_turns"), "max_turns", 0)],
+)
+def test_a_limit_ends_a_conversation_which_is_scored(error: Exception, ended: str, turns: int) -> None:
+    rollout = attempt(Runtime(), error)
+    assert (rollout.ended, len(rollout.turns), rollout.reward) == (ended, turns, 0.5)
+    assert [turn.finish_reason for turn in rollout.turns] == ["context_length"] * turns

@@ -10,9 +10,24 @@ import pytest
 
 import rollbook
 from rollbook import LeaderboardIncomplete, UsageError
-from rollbook.engine.model_runs import check_name, extend_models, name_models, read_models, remove_models
+from rollbook.book import Book
+from rollbook.core import Settings, StartOptions
+from rollbook.engine.model_runs import (
+    ModelRun,
+    check_name,
+    extend_models,
+    finish_models,
+    list_changes,
+    name_models,
+    read_models,
+    remove_models,
+    run_model,
+    work_through,
+)
+from rollbook.engine.progress import SilentDisplay
 from rollbook.engine.request import Request
-from rollbook.errors import BookError
+from rollbook.engine.runs import RunResult
+from rollbook.errors import BookError, EndpointDown, Stopped
 from rollbook.reports import make_leaderboard
 from support.sums import SUMS, write_sums
 
@@ -198,3 +213,85 @@ def test_a_run_that_is_taken_out_can_be_deleted_too(tmp_path: Path) -> None:
     assert not (folder / "poor").exists()
     assert (folder / "good" / "run.json").exists()
     assert "poor" not in (folder / "leaderboard.json").read_text()
+
+
+def test_a_model_that_joins_a_folder_has_the_samples_of_the_others(tmp_path: Path) -> None:
+    sums, folder = write_sums(tmp_path), tmp_path / "both"
+    rollbook.run_each(sums, [write_answers(tmp_path, "good", 1)], out=folder, progress=False)
+    with pytest.raises(UsageError, match="samples was 1 and is 2 now; use the same options, or another --out"):
+        rollbook.run_each(sums, [write_answers(tmp_path, "poor", 9)], samples=2, out=folder, progress=False)
+    with pytest.raises(UsageError, match="tasks was not given and is "):
+        rollbook.run_each(sums, [write_answers(tmp_path, "poor", 9)], tasks=["sum-1"], out=folder, progress=False)
+    assert [each.name for each in read_models(folder)] == ["good"]
+
+
+def start(run: ModelRun, **changes: object) -> RunResult:
+    return run_model(run, changes, None, SilentDisplay(), StartOptions())
+
+
+def test_models_of_an_extended_folder_get_the_samples_that_they_are_missing(tmp_path: Path) -> None:
+    folder = run_two(tmp_path)
+    shutil.rmtree(folder / "good")
+    poor, good = extend_models(folder, 2)
+    assert (poor.has_run, poor.needs_samples, good.has_run) == (True, True, False)
+    results = [start(poor, concurrency=3), start(good, concurrency=3)]
+    assert [(each.report.requested, each.report.scored) for each in results] == [(20, 20)] * 2
+    assert [Book(each.path).last_settings().concurrency for each in results] == [3, 3]
+    assert not poor.needs_samples
+    again = start(poor)
+    assert (again.report.scored, len(Book(poor.path).rounds())) == (20, 2)  # a finished run is only read
+
+
+def test_settings_that_differ_from_those_of_a_folder_are_changes(tmp_path: Path) -> None:
+    folder = run_two(tmp_path)
+    target = f"scripted:{tmp_path / 'poor'}.jsonl"
+    settings = Settings(concurrency=3)
+    requests = [Request(env=write_sums(tmp_path), out="", model=[target], settings=settings)]
+    runs = name_models(folder, requests)
+    assert list_changes(folder, runs) == {"poor": {"concurrency": 3}}
+    assert list_changes(tmp_path / "none", runs) == {}
+    assert list_changes(folder, name_models(folder, requests, ["new"])) == {}
+
+
+def test_an_interrupt_stops_all_models_and_an_error_only_its_own(tmp_path: Path) -> None:
+    runs, worked = extend_models(run_two(tmp_path), 2), list[str]()
+
+    def work(run: ModelRun, error: Exception) -> None:
+        worked.append(run.name)
+        raise error
+
+    for error in (EndpointDown("down", {}), BookError("damaged")):
+        assert work_through(runs, lambda run, error=error: work(run, error)) == {"poor": error, "good": error}
+    assert worked == ["poor", "good"] * 2
+    with pytest.raises(Stopped):
+        work_through(runs, lambda run: work(run, Stopped("interrupted")))
+    assert len(worked) == 5
+    assert work_through(runs, lambda run: None) == {}
+
+
+def test_mistakes_that_are_not_the_same_for_all_are_those_of_the_models(tmp_path: Path) -> None:
+    folder = run_two(tmp_path)
+    board, error = finish_models(folder, {})
+    assert (board.complete, error) == (True, None)
+    problems = {"poor": UsageError("the same"), "good": UsageError("the same")}
+    board, error = finish_models(folder, problems)  # both have runs
+    assert isinstance(error, LeaderboardIncomplete)
+    assert finish_models(folder, problems, allow_shortfall=True)[1] is None
+    for name in ("poor", "good"):
+        (folder / name / "run.json").unlink()
+    assert isinstance(finish_models(folder, {"poor": UsageError("one")})[1], LeaderboardIncomplete)
+    other = {"poor": UsageError("one"), "good": UsageError("two")}
+    assert isinstance(finish_models(folder, other)[1], LeaderboardIncomplete)
+    with pytest.raises(UsageError, match=r"^the same$"):
+        finish_models(folder, problems)
+    assert not (folder / "models.json").exists()
+    assert (folder / "poor").exists()  # something is in it
+
+
+def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "both").mkdir()
+    (tmp_path / "both" / "notes.txt").touch()
+    with pytest.raises(UsageError, match=r"both is not empty: choose another --out, or delete it"):
+        rollbook.run_each(
+            write_sums(tmp_path), [write_answers(tmp_path, "good", 1)], out=tmp_path / "both", progress=False
+        )

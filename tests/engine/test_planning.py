@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rollbook.book import Book
-from rollbook.core import ModelSpec, Settings
+from rollbook.core import ModelSpec, Settings, Task
+from rollbook.engine import planning
 from rollbook.engine.blends import load_run_environments
 from rollbook.engine.planning import (
     change_settings,
     check_unchanged,
+    choose_tool_format,
+    find_media_roots,
+    package_versions,
+    pick_tasks,
     plan,
     resolve_planned_model,
     resolve_run_model,
@@ -20,6 +28,7 @@ from rollbook.engine.planning import (
 from rollbook.engine.request import Request
 from rollbook.errors import UsageError
 from rollbook.models import REMOTE_MODEL_SPEC
+from support.books import make_book
 from support.sums import SUMS, write_sums
 
 MODEL = ModelSpec("toy")
@@ -171,3 +180,123 @@ def test_notes_of_an_environment_are_reported(tmp_path: Path) -> None:
     said: list[str] = []
     plan(request, load_run_environments(request), MODEL, say=said.append)
     assert "Sums: mind the gap" in said
+
+
+def test_a_place_in_the_folder_of_the_environment_is_named_for_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("own", "lib"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lib" / "helper_of_sums.py").write_text("def count():\n    raise OSError('no data')\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    source = SUMS.replace(
+        "for i in range(self.count)", "import helper_of_sums\n        for i in helper_of_sums.count()"
+    )
+    with pytest.raises(UsageError, match=r"^Sums\.tasks\(\) raised OSError: no data \(\S*own/sums_env\.py:11\)$"):
+        planned(tmp_path / "own", source)
+
+
+def test_an_installed_environment_that_changed_is_refused_with_the_versions_that_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path / "run")  # nothing of its source is stored
+    monkeypatch.setattr(planning, "is_tampered", lambda spec, run: False)
+    monkeypatch.setattr(planning, "find_changed_file", lambda spec, run: "sums.py")
+    for now, detail in (
+        ({"rollbook": "0"}, ""),
+        ({"rollbook": "1", "python": "3"}, " (rollbook: 0 then, 1 now)"),
+        ({}, " (rollbook: 0 then, absent now)"),
+    ):
+        monkeypatch.setattr(planning, "package_versions", lambda now=now: now)
+        with pytest.raises(UsageError) as caught:
+            check_unchanged(book)
+        planned_with = f"Sums: sums.py is not what {book.path} was planned with"
+        assert str(caught.value) == f"{planned_with}{detail}; start a new run"
+
+
+def test_another_judge_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-openai")
+    manifest = msgspec.structs.replace(Book(planned(tmp_path)).manifest, judge=ModelSpec("critic"))
+    base = Settings(judge_urls=["http://a/v1"], judge_wire_names={"seed": "s"}, judge_headers={"x": "Y"})
+    with pytest.raises(UsageError) as caught:
+        change_settings(manifest, base, {"judge_urls": ["openai/other"]})
+    assert str(caught.value) == "--judge openai/other: this run was planned with critic: start a new run"
+    moved = change_settings(manifest, base, {"judge_urls": ["http://b/v1"]})
+    assert (moved.judge_urls, moved.judge_wire_names, moved.judge_headers) == (["http://b/v1"], {}, {"x": "Y"})
+    hosted = change_settings(manifest, base, {"judge_urls": ["openai/critic"]})
+    assert (hosted.judge_headers, hosted.judge_key_env) == ({}, "OPENAI_API_KEY")
+    assert "seed" not in hosted.judge_wire_names
+
+
+def test_a_provider_brings_its_own_key_and_a_url_keeps_that_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-openai")
+    manifest = Book(planned(tmp_path)).manifest
+    base = Settings(urls=["http://a/v1"], api_key_env="MY_KEY", headers={"x": "Y"})
+    kept = change_settings(manifest, base, {"urls": ["http://b/v1"]})
+    assert (kept.api_key_env, kept.headers) == ("MY_KEY", {"x": "Y"})
+    hosted = change_settings(manifest, base, {"urls": ["openai/toy"]})
+    assert (hosted.api_key_env, hosted.headers) == ("OPENAI_API_KEY", {})
+    both = change_settings(manifest, base, {"urls": ["openai/toy"], "headers": {"x": "Z"}})
+    assert both.headers == {"x": "Z"}
+
+
+def test_where_the_model_has_no_seed_none_is_sent_and_that_is_said(tmp_path: Path) -> None:
+    request, said = Request(env=write_sums(tmp_path), out=str(tmp_path / "run")), list[str]()
+    book = plan(request, load_run_environments(request), ModelSpec("toy", "anthropic"), say=said.append)
+    assert book.manifest.sampling.extra == {"seed": None}
+    assert said == ["no seed is sent: the same run gives different answers next time"]
+    other = Request(env=write_sums(tmp_path), out=str(tmp_path / "other"))
+    assert plan(other, load_run_environments(other), MODEL, say=said.append).manifest.sampling.extra == {}
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "chosen"),
+    [
+        ("auto", "chat", "native"),
+        ("auto", "embedded", "schema"),
+        ("native", "chat", "native"),
+        ("text", "embedded", "text"),
+        ("native", "embedded", None),
+    ],
+)
+def test_how_tools_are_called_is_as_asked_or_as_the_model_can(asked: Any, kind: str, chosen: str | None) -> None:
+    request = Request(env="sums.py", out="", tool_format=asked)
+    if chosen is None:
+        with pytest.raises(UsageError, match="--tool-format native: the embedded model parses no tool calls"):
+            choose_tool_format(request, ModelSpec("m", kind))
+    else:
+        assert choose_tool_format(request, ModelSpec("m", kind)) == chosen
+
+
+def test_files_of_tasks_lie_beside_the_environment_or_its_data(tmp_path: Path) -> None:
+    request = Request(env=write_sums(tmp_path), out="")
+    (member,) = load_run_environments(request)
+    assert find_media_roots(member.loaded) == [tmp_path]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows.jsonl").touch()
+    assert find_media_roots(member.loaded, str(tmp_path / "data" / "rows.jsonl")) == [tmp_path, tmp_path / "data"]
+    assert find_media_roots(member.loaded, "hub:rows") == [tmp_path]
+
+
+def test_tasks_are_picked_in_their_own_order_and_no_further_than_needed() -> None:
+    drawn: list[str] = []
+
+    def tasks() -> Iterator[Task]:
+        for name in "abcd":
+            drawn.append(name)
+            yield Task(name, "?")
+
+    assert [task.id for task in pick_tasks(tasks(), ["c", "a"])] == ["a", "c"]
+    assert drawn == ["a", "b", "c"]
+    with pytest.raises(UsageError, match="--task x: the environment has no task of that id"):
+        list(pick_tasks(tasks(), ["y", "a", "x"]))
+
+
+def test_the_versions_of_what_can_change_a_number_are_recorded() -> None:
+    versions = package_versions()
+    assert versions["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {"rollbook", "msgspec", "aiohttp"} <= versions.keys()
+    assert "verifiers" not in versions or versions["verifiers"]

@@ -11,7 +11,18 @@ import pytest
 
 from rollbook import Shortfall, run
 from rollbook.book import Book, rollouts
-from rollbook.core import Failure, ModelSpec, RoleSettings, RoleSpec, Rollout, Settings, Task
+from rollbook.core import (
+    FAILURE_KINDS,
+    Failure,
+    ModelSpec,
+    RoleCall,
+    RoleSettings,
+    RoleSpec,
+    Rollout,
+    Score,
+    Settings,
+    Task,
+)
 from rollbook.engine import reverification
 from rollbook.engine.progress import SilentDisplay
 from rollbook.engine.reverification import (
@@ -25,7 +36,7 @@ from rollbook.engine.reverification import (
 )
 from rollbook.engine.runs import resume
 from rollbook.environments import RunRoles
-from rollbook.errors import BookError, RolloutFailed, UsageError
+from rollbook.errors import BookError, EndpointDown, RolloutFailed, UsageError
 from rollbook.reports import compare_runs
 from support.books import edit_journal, make_book
 from support.sums import SUMS, write_script, write_sums
@@ -292,3 +303,62 @@ def test_a_result_is_shown_as_text_html_and_json(tmp_path: Path) -> None:
     assert (numbers["verified"], numbers["changed"], numbers["went_on"]) == (20, 4, False)
     assert len(numbers["changes"]) == 4
     assert {(change["before"], change["after"]) for change in numbers["changes"]} == {(0.0, 1.0)}
+
+
+def test_what_fails_in_the_new_verification_has_no_reward_any_more(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    (tmp_path / "new").mkdir()
+    result = again(tmp_path, write_sums(tmp_path / "new", BROKEN))
+    assert (result.report.scored, result.report.failed, result.verified) == (18, {"verifier_error": 2}, 20)
+    assert [(c.task, c.sample, c.before, c.after) for c in sorted(result.changes, key=lambda c: c.sample)] == [
+        ("sum-3", 0, 0.0, None),
+        ("sum-3", 1, 0.0, None),
+    ]
+
+
+def test_a_judge_that_is_away_is_waited_for_by_repeating_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_run(tmp_path)
+
+    async def lose(*_: object) -> None:
+        raise EndpointDown("no judge answers; check the server, then rollbook resume b", {"http://j": "refused"})
+
+    monkeypatch.setattr(reverification, "_verify_all", lose)
+    with pytest.raises(EndpointDown) as caught:
+        again(tmp_path)
+    assert str(caught.value) == "no judge answers; check the server, then run the same command again"
+    assert caught.value.reasons == {"http://j": "refused"}
+
+
+def test_the_new_run_lies_beside_the_old_one_and_other_words_for_only_are_refused(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    result = asyncio.run(reverify(tmp_path / "a", None, [], "all", SilentDisplay()))
+    assert result.path == tmp_path / "a-reverified"
+    with pytest.raises(UsageError, match="--only some: give failed, scored or all"):
+        asyncio.run(reverify(tmp_path / "a", None, [], "some", SilentDisplay()))  # type: ignore[arg-type]
+
+
+def test_only_failures_of_the_infrastructure_are_tried_again() -> None:
+    for only in ("failed", "all"):
+        budgets = reverification.attempt_budgets(only)  # type: ignore[arg-type]
+        assert (budgets["verifier_error"], budgets["model_timeout"]) == (1, FAILURE_KINDS["model_timeout"].attempts)
+        assert budgets["model_timeout"] > 1
+    assert set(reverification.attempt_budgets("scored").values()) == {1}
+
+
+def test_calls_of_an_earlier_verification_are_left_out_of_the_next(tmp_path: Path) -> None:
+    class Verifier:
+        async def repeat_outcome(self, task: Task, rollout: Rollout, artifacts: Path) -> str:
+            return "again"
+
+        async def verify(self, task: Task, rollout: Rollout) -> Score:
+            return Score(0.5)
+
+    played = RoleCall("user", 0, 1, "hello")
+    judged = RoleCall("judge", 0, 1, "5", in_verification=True)
+    rollout = Rollout(task=Task("t", "?", env="e"), sample=0, seed=0, role_calls=[played, judged], score=Score(1.0))
+    reverifier = Reverifier(None, tmp_path, {"e": Verifier()}, "all")  # type: ignore[arg-type, dict-item]
+    verified, error = asyncio.run(reverifier._verify(rollout))
+    assert (verified.role_calls, verified.outcome, verified.reward, error) == ([played], "again", 0.5, None)
+    assert reverifier.verified == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,23 @@ import pytest
 
 from rollbook import Shortfall, plan, run, run_async
 from rollbook.book import Book, make_presence, read_status, rollouts, write_heartbeat
-from rollbook.core import Sampling, Settings, derive_seed
+from rollbook.core import ModelSpec, Sampling, Settings, StartOptions, derive_seed
 from rollbook.engine.book_worker import BookJobSource
 from rollbook.engine.progress import Progress, SilentDisplay
-from rollbook.engine.request import Request
-from rollbook.engine.runs import RunResult, extend, plan_request, resume, run_request, work
-from rollbook.errors import BookError, UsageError
+from rollbook.engine.request import Request, update_settings
+from rollbook.engine.runs import (
+    RunResult,
+    extend,
+    open_run_model,
+    plan_request,
+    probe_run,
+    resume,
+    run_request,
+    work,
+)
+from rollbook.errors import BookError, Stopped, UsageError
+from rollbook.models import resolve_model
+from support.judge import JudgeServer
 from support.sums import SUMS, write_script, write_sums
 
 POISON = SUMS.replace(
@@ -59,10 +71,10 @@ INTERRUPTED = """
 import asyncio, os, pathlib, signal, sys, threading, time
 import rollbook
 
-def interrupt():  # while rollouts are in flight
-    while not any(pathlib.Path(sys.argv[3]).glob("leases/[0-9]*")):
-        time.sleep(0.05)
-    time.sleep(0.5)
+def interrupt():
+    journals = pathlib.Path(sys.argv[3], "journals")
+    while not any(path.stat().st_size for path in journals.glob("*.jsonl")):
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 
 async def main():
@@ -78,7 +90,7 @@ asyncio.run(notebook())
 
 
 def test_an_interrupt_in_a_running_loop_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
-    script = write_script(tmp_path, delay_s=1.0)
+    script = write_script(tmp_path, delay_s=0.5)
     words = [write_sums(tmp_path), script, str(tmp_path / "run")]
     done = subprocess.run([sys.executable, "-c", INTERRUPTED, *words], capture_output=True, text=True, timeout=60)
     assert "KeyboardInterrupt" in done.stderr
@@ -416,3 +428,109 @@ def test_a_display_is_shown_the_last_numbers_however_the_work_ends(
     first, last = display.shown
     assert first == (20, 20)
     assert (last.requested, last.scored, last.in_flight) == (20, 0, 0)
+
+
+TOKENS = {"prompt_ids": [1, 2], "ids": [3, 4], "logprobs": [-0.5, -0.25]}
+
+
+class Noting(Shown):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+
+def test_a_run_ends_at_its_cost_and_a_later_round_asks_nothing_until_more_is_allowed(tmp_path: Path) -> None:
+    script = write_script(tmp_path, **TOKENS)
+    more = {"price": "in=1000000,out=1000000", "max_cost": 10.0, "concurrency": 1}  # a rollout costs 4
+    with pytest.raises(Shortfall, match=r"stopped by --max-cost 10 at a cost of 12\.00: resume with a higher one"):
+        run(write_sums(tmp_path), script, out=tmp_path / "run", **more)  # type: ignore[arg-type]
+    path, display = tmp_path / "run", Noting()
+    assert read_status(path).scored == 3
+    with pytest.raises(Shortfall, match="stopped by --max-cost 10"):
+        resume(path, {}, None, display)
+    assert read_status(path).scored == 3
+    assert display.shown[-1].cost == 12.0
+    result = resume(path, {"max_cost": 100.0}, None, display)
+    assert (result.report.scored, display.shown[-1].cost) == (10, 40.0)
+
+
+class Interrupting(Noting):
+    """Interrupts the work once something is scored."""
+
+    def update(self, progress: Progress) -> None:
+        super().update(progress)
+        if progress.scored and not self.notes:
+            self.notes.append("interrupted")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_an_interrupted_run_says_how_much_is_left_and_how_to_go_on(tmp_path: Path) -> None:
+    script = write_script(tmp_path, delay_s=0.1)
+    path = plan_request(Request(env=write_sums(tmp_path), model=[script], out=str(tmp_path / "run")))
+    display = Interrupting()
+    with pytest.raises(Stopped) as caught:
+        work(path, {"concurrency": 1}, display)
+    status = read_status(path)
+    assert 0 < status.scored < 10
+    assert str(caught.value) == f"interrupted with {10 - status.scored} rollouts to go: rollbook resume {path}"
+    assert display.notes == ["interrupted", "draining: 1 in flight; once more stops at once"]
+    assert work(path, {}, SilentDisplay()).report.scored == 10
+
+
+def test_who_joins_a_run_is_told_of_edits_and_takes_no_order(tmp_path: Path) -> None:
+    path = plan_request(make_request(tmp_path))
+    (tmp_path / "sums_env.py").write_text(SUMS + "# edited")
+    display = Noting()
+    assert work(path, {}, display).report.scored == 20
+    assert len(display.notes) == 1
+    assert "was edited since; this run continues with its own copy" in display.notes[0]
+    with pytest.raises(UsageError, match="--order other: a worker follows its round; give it to run"):
+        work(path, {"order": "other"}, display)
+
+
+def test_a_result_is_shown_as_a_path_text_and_html(tmp_path: Path) -> None:
+    result = do(tmp_path)
+    assert os.fspath(result) == str(tmp_path / "run")
+    assert repr(result) == f"RunResult('{tmp_path / 'run'}'): {result.report.describe()}"
+    assert result._repr_html_() == result.report._repr_html_()
+
+
+def test_a_pool_opens_its_own_models(tmp_path: Path) -> None:
+    write_script(tmp_path)
+
+    async def go(spec: ModelSpec, workers: int, alone: bool | None = None) -> bool:
+        settings = Settings(workers=workers, urls=[f"scripted:{tmp_path / 'script.jsonl'}"])
+        async with open_run_model(spec, settings, SilentDisplay(), alone) as model:
+            return model is not None
+
+    spec = resolve_model([f"scripted:{tmp_path / 'script.jsonl'}"])[0]
+    for workers, alone, opened in ((1, None, True), (2, None, False), (2, True, True), (1, False, False)):
+        assert asyncio.run(go(spec, workers, alone)) is opened
+    nameless = msgspec.structs.replace(spec, name="")
+    assert asyncio.run(go(nameless, 2)) is True  # it has to learn its name
+
+
+def test_a_round_is_probed_before_it_is_opened(tmp_path: Path) -> None:
+    result = do(tmp_path)
+    book, settings = Book(result.path), Settings(urls=Book(result.path).last_settings().urls, concurrency=3)
+    assert probe_run(book, settings, StartOptions(), lambda _: None) == settings  # a script is not asked
+
+
+def test_roles_that_a_limit_on_costs_does_not_count_are_named_at_the_start(tmp_path: Path) -> None:
+    judged = SUMS + "\n    async def appeal(self, task, rollout, score, judge):\n        return score\n"
+    display = Noting()
+    with JudgeServer() as judge:
+        request = Request(
+            env=write_sums(tmp_path, judged),
+            model=[write_script(tmp_path)],
+            judge=[judge.url],
+            out=str(tmp_path / "run"),
+            settings=update_settings(Settings(), {"price": "in=1,out=1", "max_cost": 1.0}),
+        )
+        run_request(request, display)
+    assert display.notes == [
+        "--max-cost counts no calls of the role judge: it has no price; give --role judge.price=in=1,out=4"
+    ]

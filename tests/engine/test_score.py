@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from rollbook import Environment, RolloutFailed, Score, Task, UsageError, score
-from rollbook.core import Limits
+from rollbook.core import Limits, Message
+from rollbook.engine.blends import load_environment
+from rollbook.engine.scoring import open_scorer
 from support.judge import JudgeServer
 
 SOURCE = """
@@ -139,3 +141,92 @@ def test_tasks_that_are_none_are_refused_in_one_line(tmp_path):
     (tmp_path / "env.py").write_text(SOURCE.replace("        yield Task", "        yield 'tea'; yield Task"))
     with pytest.raises(UsageError, match=r"Shop: tasks\(\) gave a str, not a Task"):
         score(f"{tmp_path}/env.py", "tea", "Done.")
+
+
+OFFERING = """
+from rollbook import Environment, Task, tool
+
+SCHEMA = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+
+class Shop(Environment):
+    def tasks(self):
+        yield Task("tea", "Sell a tea.")
+
+    def offers(self, task):
+        return [SCHEMA]
+
+    async def use(self, name, arguments, state):
+        return "nothing"
+
+    async def open(self, task):
+        open(self.log, "a").write("opened ")
+        return {}
+
+    async def close(self, state):
+        open(self.log, "a").write("closed ")
+
+    async def verify(self, task, rollout):
+        return 1.0
+"""
+
+
+def list_tools(spec: str) -> list[str]:
+    async def work() -> list[str]:
+        loaded = load_environment(spec)
+        async with open_scorer(loaded, Limits()) as scorer:
+            found = await scorer.tools(Task("tea", "Sell a tea."))
+            return [each["function"]["name"] for each in found]
+
+    return asyncio.run(work())
+
+
+def test_the_tools_of_a_rollout_are_those_of_the_class_and_of_its_task(shop, tmp_path):
+    assert list_tools(shop) == ["sell"]
+    log = tmp_path / "log.txt"
+    (tmp_path / "offering.py").write_text(OFFERING.replace("self.log", repr(str(log))))
+    assert list_tools(f"{tmp_path}/offering.py") == ["look"]
+    assert log.read_text() == "opened closed "
+
+
+def test_answers_that_a_task_shows_are_not_turns_of_the_rollout(shop):
+    shown = [Message("user", "Sell one."), Message("assistant", "Done."), Message("user", "Sell a tea.")]
+    task = Task("mine", shown, answer=3, kinds=())
+    call = '{"calls": [{"name": "sell", "arguments": {"price": 3}}]}'
+    found = score(shop, task, [call, "Over."])
+    assert (found.reward, found.answer) == (1.0, "Over.")
+
+
+MANY = """
+from rollbook import Environment, Task
+
+class Many(Environment):
+    def __init__(self, count=9):
+        self.count = count
+
+    def tasks(self):
+        return (Task(f"task-{i}", "?") for i in range(self.count))
+
+    def verify(self, task, rollout):
+        return True
+"""
+
+
+def test_three_tasks_at_most_are_suggested(tmp_path):
+    (tmp_path / "many.py").write_text(MANY)
+    spec = f"{tmp_path}/many.py"
+    for name, hint in (
+        ("zzz", "did you mean task-0, task-1, task-2?"),
+        ("task-x", "did you mean task-8, task-7, task-6?"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            score(spec, name, "1")
+        assert str(caught.value).endswith(f"has no task {name!r}; {hint}")
+    with pytest.raises(UsageError, match="has no task 'a'; it has no tasks"):
+        score(f"{spec}?count=0", "a", "1")
+
+
+def test_an_environment_that_runs_its_rollouts_itself_scores_no_given_answer(tmp_path):
+    source = MANY.replace("    def __init__", "    needs_model = False\n\n    def __init__")
+    (tmp_path / "many.py").write_text(source)
+    with pytest.raises(UsageError, match="Many runs its rollouts itself, so it cannot score a given answer"):
+        score(f"{tmp_path}/many.py", "task-1", "1")

@@ -144,3 +144,19 @@ def test_a_process_that_cannot_be_started_is_reported_and_the_run_goes_on(
     process.wait()
     assert len(said) == 1
     assert said[0].startswith("diary could not be started, the run goes on: ")
+
+
+def test_the_end_of_a_process_is_looked_for_a_few_times_a_second(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = start("time.sleep(60)")
+    sleeps: list[float] = []
+    sleep = time.sleep
+
+    def count(seconds: float) -> None:
+        sleeps.append(seconds)
+        sleep(seconds)
+
+    monkeypatch.setattr("rollbook.engine.tracking.time.sleep", count)
+    process.end()
+    process.wait()
+    assert set(sleeps) == {0.05}
+    assert len(sleeps) <= 13  # within 0.6 s

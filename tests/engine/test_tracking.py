@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,28 @@ from typing import Any
 import pytest
 
 import rollbook
-from rollbook.core import Settings
-from rollbook.engine import RunResult
-from rollbook.engine.tracking import CUT_LINE, MAX_LOG_BYTES, MAX_SAMPLES, describe_settings, hide_secrets
+from rollbook.book import Book
+from rollbook.core import Message, Settings, TokenCounts, derive_seed
+from rollbook.engine import Progress, RunResult
+from rollbook.engine.tracking import (
+    CUT_LINE,
+    MAX_LOG_BYTES,
+    MAX_SAMPLE_CHARS,
+    MAX_SAMPLES,
+    SAMPLE_COLUMNS,
+    TrackerHooks,
+    TrackerProcess,
+    _make_sample_row,
+    describe_progress,
+    describe_settings,
+    find_tracker,
+    hide_secrets,
+    make_observers,
+    tracker_names,
+)
 from rollbook.errors import UsageError
 from rollbook.trackers import TrackedResult, TrackedRun
-from support.books import make_book
+from support.books import failed, make_book, scored
 from support.commands import Served
 from support.sums import SUMS, write_script, write_sums
 from support.trackers import Logged, install_diary
@@ -250,3 +267,127 @@ def test_the_value_of_a_key_is_hidden_in_settings_unless_it_is_too_short_for_one
     book = make_book(tmp_path / "run")
     book.open_round(Settings(api_key_env="SUMS_KEY"))
     assert describe_settings(book)["environments"]["Sums"]["spec"] == spec
+
+
+def test_a_tracker_is_found_by_the_name_that_a_package_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(install_diary(tmp_path)))
+    monkeypatch.delitem(sys.modules, "diary", raising=False)
+    assert "diary" in tracker_names()
+    assert find_tracker("diary").__name__ == "Diary"  # type: ignore[attr-defined]
+    (observer,) = make_observers(["diary"], tmp_path, lambda _: None)
+    assert isinstance(observer, TrackerProcess)
+    with pytest.raises(UsageError, match=r"--log dairy: no such tracker; there are .*diary, mlflow, tensorb"):
+        make_observers(["dairy"], tmp_path, lambda _: None)
+    with pytest.raises(UsageError, match="--log diary: given twice"):
+        make_observers(["diary", "diary"], tmp_path, lambda _: None)
+    with pytest.raises(UsageError, match=r"log='diary': give a list, as in log=\['diary'\]"):
+        make_observers("diary", tmp_path, lambda _: None)
+    monkeypatch.setattr(find_tracker("diary"), "package", "no_such_package")
+    with pytest.raises(UsageError, match=r"--log diary: no_such_package is not installed: pip install 'rollbook\[no_"):
+        find_tracker("diary")
+
+
+def test_a_tracker_that_cannot_be_imported_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = install_diary(tmp_path)
+    (site / "diary-1.0.dist-info" / "entry_points.txt").write_text("[rollbook.trackers]\nother = diary:Nobody\n")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.delitem(sys.modules, "diary", raising=False)
+    with pytest.raises(UsageError, match="--log other: cannot be imported: AttributeError: "):
+        find_tracker("other")
+
+
+def test_trackers_of_one_class_are_numbered_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    observers = make_observers([Recorder(), Recorder(), Recorder()], tmp_path, lambda _: None)
+    names = [observer._hooks.name for observer in observers]  # type: ignore[attr-defined]
+    assert names == ["Recorder", "Recorder-2", "Recorder-3"]
+    with pytest.raises(UsageError, match="log: object is neither the name of a tracker nor one: it has no open"):
+        make_observers([object()], tmp_path, lambda _: None)  # type: ignore[list-item]
+
+
+def test_the_rollouts_that_are_shown_are_cut_and_have_their_outcome(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    long = scored(book, 1, 0, 0.5)
+    long.messages = [*long.messages[:-1], Message("assistant", "x" * (MAX_SAMPLE_CHARS + 1))]
+    row = dict(zip(SAMPLE_COLUMNS, _make_sample_row(long), strict=True))
+    assert (row["task"], row["sample"], row["environment"], row["outcome"]) == ("t1", 0, "Sums", "scored")
+    assert (row["reward"], row["prompt"], row["turns"]) == (0.5, "What is 1 + 1?", 1)
+    assert (len(str(row["answer"])), row["completion_tokens"], row["seconds"]) == (MAX_SAMPLE_CHARS, 2, 0.5)
+    lost = dict(zip(SAMPLE_COLUMNS, _make_sample_row(failed(book, 1, 1)), strict=True))
+    assert (lost["outcome"], lost["reward"]) == ("model_timeout", None)
+
+
+def make_hooks(folder: Path, recorder: Recorder) -> Any:
+    make_book(folder / "run", tasks=40, samples=1)
+    Book(folder / "run").open_round(Settings())
+    return TrackerHooks("mine", recorder, folder / "run")
+
+
+def test_numbers_are_logged_once_a_second_and_less_often_as_a_run_gets_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, now = Recorder(), [100.0]
+    tracker = make_hooks(tmp_path, recorder)
+    monkeypatch.setattr("rollbook.engine.tracking.time.monotonic", lambda: now[0])
+    for at, scored_so_far, seconds in (
+        (100.0, 1, 10.0),
+        (100.9, 2, 10.0),
+        (101.0, 3, 5000.0),
+        (105.9, 4, 5000.0),
+        (106.0, 5, 5000.0),
+        (111.0, 5, 5000.0),
+    ):
+        now[0] = at
+        tracker.hooks.on_progress(Progress(requested=40, scored=scored_so_far, seconds=seconds))
+    assert [metrics["scored"] for metrics in recorder.metrics] == [1, 3, 5]  # the same numbers are not logged again
+    assert recorder.calls == ["open", "log", "log", "log"]
+    assert (tmp_path / "run" / "trackers" / "mine.json").read_bytes() == b'{"id":"1"}'
+
+
+def test_progress_is_numbers_by_name_and_what_is_unknown_is_left_out() -> None:
+    assert describe_progress(Progress(requested=4, scored=1, pending=3, rate=0.5)) == {
+        "scored": 1.0,
+        "failed": 0.0,
+        "pending": 3.0,
+        "rollouts_per_s": 0.5,
+    }
+    tokens = TokenCounts(7, 2, 3)
+    failures = {"model_timeout": 2, "verifier_error": 1}
+    everything = Progress(
+        requested=4, failed=failures, mean_reward=0.25, cost=1.5, tokens=tokens, tokens_per_s=9.0, scored=1
+    )
+    assert describe_progress(everything) == {
+        "scored": 1.0,
+        "failed": 3.0,
+        "pending": 0.0,
+        "mean_reward": 0.25,
+        "rollouts_per_s": 0.0,
+        "cost": 1.5,
+        "tokens_per_s": 9.0,
+        "failed/model_timeout": 2.0,
+        "failed/verifier_error": 1.0,
+        "tokens/prompt": 7.0,
+        "tokens/cached": 2.0,
+        "tokens/completion": 3.0,
+    }
+
+
+def test_the_same_rollouts_are_shown_at_every_start(tmp_path: Path) -> None:
+    shown = []
+    for name in ("one", "two"):
+        recorder = Recorder()
+        tracker = make_hooks(tmp_path / name, recorder)
+        book = Book(tmp_path / name / "run")
+        rows = range(40) if name == "one" else reversed(range(40))
+        for row in rows:
+            tracker.hooks.on_rollout(scored(book, row, 0))
+        tracker.hooks.on_end(rollbook.load(book.path))
+        shown.append([row[0] for row in recorder.results[0].samples.rows])
+        assert recorder.results[0].state == "interrupted"
+    assert shown[0] == shown[1] == sorted(shown[0])
+    assert len(shown[0]) == MAX_SAMPLES
+    lowest = sorted((derive_seed(0, f"t{row}", 0), f"t{row}") for row in range(40))[:MAX_SAMPLES]
+    assert set(shown[0]) == {name for _, name in lowest}

@@ -6,16 +6,19 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from rollbook.book import KeyHistory
-from rollbook.core import Rollout, Task, Timing, Turn
+from rollbook.core import Rollout, Settings, Task, Timing, Turn
 from rollbook.engine import worker as module
 from rollbook.engine.concurrency import FixedLimit
+from rollbook.engine.costs import CostMeter
 from rollbook.engine.retries import AttemptResult
 from rollbook.engine.worker import RolloutJob, Worker, WorkerStats, signal_handler
 from rollbook.errors import EndpointDown, RolloutFailed
+from support.books import make_book
 
 
 class Jobs:
@@ -239,3 +242,37 @@ def test_signals_are_handled_only_where_that_is_asked_for_and_only_meanwhile() -
             assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
     asyncio.run(go())
+
+
+class Blocks(Answers):
+    """Answers that keep the event loop from running anything else."""
+
+    async def run_attempt(self, job: RolloutJob, round_number: int) -> AttemptResult:
+        await asyncio.sleep(0.02)
+        time.sleep(self.seconds)
+        return await super().run_attempt(job, round_number)
+
+
+def test_a_loop_that_is_blocked_is_a_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TICK_S", 0.03)
+    worker = Worker(Kept(KeyHistory()), Blocks(seconds=0.2), FixedLimit(1), 1)
+    asyncio.run(worker.run())
+    assert 100 < worker.stats.worst_lag_ms < 60_000
+    assert worker.stats.loop_lag_ms > 0
+
+
+def test_what_attempts_cost_is_recorded_before_others_start(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    costs = CostMeter(book.path, Settings(price="in=1000000,out=1000000", max_cost=10.0))
+    jobs, runner = Kept(*(KeyHistory() for _ in range(3))), Answers()
+    worker = Worker(jobs, runner, FixedLimit(2), 1, costs=costs)
+
+    async def go() -> None:
+        running = asyncio.create_task(worker.run())
+        while not costs.stop_reason:
+            await asyncio.sleep(0)
+        worker.drain()
+        await running
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+    assert (runner.attempts, costs.cost, len(jobs.kept)) == (2, 20.0, 2)

@@ -17,7 +17,7 @@ from rollbook.engine import worker_pool
 from rollbook.engine.progress import Progress
 from rollbook.engine.request import Request, update_settings
 from rollbook.engine.runs import plan_request, run_round, work
-from rollbook.engine.worker_pool import REPLACEMENTS_PER_WORKER, ExitStatus, WorkerPool
+from rollbook.engine.worker_pool import REPLACEMENTS_PER_WORKER, ExitStatus, WorkerPool, killed_exit_status
 from rollbook.errors import Shortfall, Stopped, UsageError
 from support.alive import eventually
 from support.sums import write_script, write_sums
@@ -229,3 +229,97 @@ def test_workers_that_are_started_elsewhere_work_on_the_last_round(book: Book) -
     with pytest.raises(Shortfall):
         run_round(book, Said(), make_factory)
     assert rounds == [2]
+
+
+def test_the_numbers_shown_are_those_of_the_files_and_of_the_workers_that_run(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book.open_round(update_settings(Settings(), {"workers": 3}))
+    read, workers = worker_pool.read_status, [FakeWorker(None), FakeWorker(None), FakeWorker(None, waiting=True)]
+    known = {"scored": 3, "failed": {"verifier_error": 1}, "pending": 6, "in_flight": 2}
+    known |= {"outage": "nobody answers", "prompt_tokens": 8, "cached_tokens": 4}
+
+    def end_after_one_look(path: Path) -> object:
+        for worker in workers:
+            worker._ending = ExitStatus(0, "")
+        return msgspec.structs.replace(read(path), **known)
+
+    monkeypatch.setattr(worker_pool, "read_status", end_after_one_look)
+    _, said = worked(book, list(workers))
+    shown = msgspec.structs.asdict(said.seen[0])
+    assert {name: shown[name] for name in known} == known
+    assert (shown["requested"], shown["concurrency"], shown["rate"], shown["cost"]) == (10, 2, 0.0, None)
+    assert said.seen[-1].concurrency == 0
+
+
+def test_workers_drain_once_all_of_them_together_cost_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "POLL_S", 0.0)
+    tokens = {"prompt_ids": [1, 2], "ids": [3, 4], "logprobs": [-0.5, -0.25]}
+    costly = Book(
+        plan_request(
+            Request(
+                env=write_sums(tmp_path),
+                model=[write_script(tmp_path, **tokens)],
+                out=str(tmp_path / "costly"),
+                limit=2,
+            )
+        )
+    )
+    work(costly.path, {}, Said())
+    costly.open_round(update_settings(Settings(), {"workers": 2, "price": "in=1000000,out=1000000", "max_cost": 5.0}))
+
+    class Drains(FakeWorker):
+        def signal(self, number: signal.Signals) -> None:
+            super().signal(number)
+            self._ending = ExitStatus(0, "")
+
+    workers = [Drains(None), Drains(None)]
+    reason, said = worked(costly, list(workers))
+    assert reason == "stopped by --max-cost 5 at a cost of 8.00: resume with a higher one"
+    assert [worker.signals for worker in workers] == [[signal.SIGTERM]] * 2
+    assert said.seen[-1].cost == 8.0
+
+
+def test_that_workers_wait_is_reported_after_some_polls_in_a_row(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, looks, works = worker_pool.read_status, iter(range(1, 100)), FakeWorker(None, waiting=True)
+
+    def change(path: Path) -> object:
+        look = next(looks)
+        works.waiting = look != worker_pool.WAITING_NOTE_POLLS  # it gets its resources once, and loses them
+        if look == 2 * worker_pool.WAITING_NOTE_POLLS - 1:
+            works._ending = ExitStatus(0, "")
+        return read(path)
+
+    monkeypatch.setattr(worker_pool, "read_status", change)
+    _, said = worked(book, [works, FakeWorker(ExitStatus(0, ""))])
+    assert said.notes == []
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (-9, "was killed by SIGKILL (most often: out of memory), lower --concurrency or --workers"),
+        (-15, "was killed by SIGTERM, lower --concurrency or --workers"),
+    ],
+)
+def test_a_worker_that_a_signal_ended_may_be_replaced(code: int, message: str) -> None:
+    assert killed_exit_status(code) == ExitStatus(code, message, replaceable=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "expected"),
+    [
+        ("sys.exit(3)", "said", ExitStatus(3, "said")),
+        ("sys.exit(0)", "KeyboardInterrupt", ExitStatus(0, "KeyboardInterrupt")),
+        ("os.kill(os.getpid(), 9)", "said", killed_exit_status(-9)),
+    ],
+)
+def test_the_end_of_a_worker_process_is_its_exit_code_and_its_last_line(
+    book: Book, monkeypatch: pytest.MonkeyPatch, code: str, words: str, expected: ExitStatus
+) -> None:
+    script = f"import os, sys; print('{words}', file=sys.stderr, flush=True); {code}"
+    monkeypatch.setattr(worker_pool, "module_argv", lambda *_: [sys.executable, "-c", script])
+    worker = worker_pool.WorkerProcess(book, book.rounds()[-1], 7)
+    assert eventually(lambda: worker.exit_status() is not None, 30)
+    assert worker.exit_status() == expected
+    assert (book.path / "logs" / "worker-1-7.log").read_text() == f"{words}\n"

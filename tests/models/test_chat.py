@@ -13,7 +13,7 @@ import pytest
 
 from rollbook.core import Message, ModelSpec, Sampling, Settings
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
-from rollbook.models.chat import ChatModel
+from rollbook.models.chat import ChatModel, EndpointModels, _add_advice, _max_tokens_error, check_model_name
 from rollbook.models.model import Completion, Model
 from support.alive import eventually, open_fds
 from support.endpoint import END, Endpoint, answer_to, logprob_of, prompt_ids
@@ -453,3 +453,100 @@ def test_the_fault_endpoint_runs_as_a_process_of_its_own() -> None:
                 assert json.load(counts)["ok"] == 2
         finally:
             process.terminate()
+
+
+def read(raw: object, **more: Any) -> Completion:
+    model = ChatModel(ModelSpec("m"), settings("http://127.0.0.1:9/v1"), **more)
+    data = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
+    return model._read_completion(data, 0.5, "v1", False)
+
+
+def make_answer(**more: Any) -> dict[str, Any]:
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "42"}}
+    return {"choices": [choice], **more}
+
+
+def test_what_a_server_does_not_count_is_none_or_zero() -> None:
+    turn = read(make_answer()).turn
+    assert (turn.prompt_tokens, turn.completion_tokens, turn.cached_tokens) == (0, 0, None)
+    assert (turn.seconds, turn.model_version, turn.finish_reason) == (0.5, "v1", "stop")
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
+    turn = read(make_answer(usage=usage)).turn
+    assert (turn.prompt_tokens, turn.completion_tokens, turn.cached_tokens) == (7, 3, 2)
+
+
+def test_an_error_inside_of_an_answer_has_the_servers_words() -> None:
+    with pytest.raises(RolloutFailed) as caught:
+        read({"error": {"message": "the GPU is gone"}})
+    assert caught.value.kind == "bad_completion"
+    assert caught.value.message.endswith("HTTP 200 with an error: the GPU is gone")
+    with pytest.raises(ContextFull):
+        read(
+            {"error": {"message": "This model's maximum context length is 8 tokens", "code": "context_length_exceeded"}}
+        )
+    with pytest.raises(RolloutFailed) as caught:
+        read({"other": 1})
+    assert (caught.value.kind, "HTTP 200" in caught.value.message) == ("bad_completion", False)
+    with pytest.raises(RolloutFailed) as caught:  # far behind its beginning an error is part of something else
+        read(b'{"x": "' + b"y" * 4096 + b'", "error": {"message": "no"}}')
+    assert "HTTP 200" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "tools", "schema", "advice"),
+    [
+        ("model_rejected", "no tools here", True, False, "; for a server that cannot do this: --tool-format schema"),
+        ("model_rejected", "no Schema here", False, True, "; for a server that cannot do this: --tool-format text"),
+        ("model_rejected", "no tools here", False, False, ""),
+        ("model_rejected", "no schema here", True, False, ""),
+        ("model_timeout", "no tools here", True, True, ""),
+    ],
+)
+def test_a_server_without_tools_or_schemas_is_explained(
+    kind: str, message: str, tools: bool, schema: bool, advice: str
+) -> None:
+    error = _add_advice(RolloutFailed(kind, "model", message), tools, schema)
+    assert (error.kind, error.message) == (kind, message + advice)
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "omitted", "refused"), [(99, False, False), (100, False, True), (100, True, False)]
+)
+def test_max_tokens_that_fill_the_context_alone_are_a_mistake(max_tokens: int, omitted: bool, refused: bool) -> None:
+    sampling = Sampling(max_tokens=max_tokens, extra={"max_tokens": None} if omitted else {})
+    error = _max_tokens_error("This model's maximum context length is 100 tokens.", sampling)
+    assert (error is not None) is refused
+    if error:
+        assert error.message.endswith(f"--max-tokens {max_tokens} leaves no room for a prompt: lower it")
+    assert _max_tokens_error("something else", sampling) is None
+
+
+def test_an_empty_list_of_models_and_a_long_one_are_one_line() -> None:
+    for names, shown in (
+        ([], "only nothing"),
+        ([f"m{i}" for i in range(12)], "m10, m11"),
+        ([f"m{i}" for i in range(13)], "m10, m11 and 1 more"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            check_model_name("zzzz", EndpointModels("http://x/v1", names))
+        assert shown in str(caught.value)
+        assert "did you mean" not in str(caught.value)
+    with pytest.raises(UsageError, match=r"; did you mean llama-3\?"):
+        check_model_name("lama-3", EndpointModels("http://x/v1", ["llama-3", "qwen"]))
+    check_model_name("any", EndpointModels("http://x/v1", None))
+    check_model_name("mine", EndpointModels("http://x/openai/deployments/mine?api-version=1", ["gpt"]))
+    check_model_name("mine", EndpointModels("http://x/openai/v1", ["gpt"]))
+
+
+def test_a_server_that_is_down_is_asked_again_after_a_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    async def refuse(*_: object) -> RolloutFailed:
+        asked.append(time.monotonic())
+        return RolloutFailed("model_unavailable", "connect", "refused")
+
+    monkeypatch.setattr(ChatModel, "_fetch_models", refuse)
+    with pytest.raises(EndpointDown, match=r"no model answered for 0\.6 s"):
+        asyncio.run(ChatModel(ModelSpec("m"), settings("http://127.0.0.1:9/v1", outage_s=0.6)).open())
+    assert len(asked) == 2
+    assert asked[1] - asked[0] >= 0.2

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -120,3 +124,54 @@ def test_the_server_publishes_its_address_and_serves_until_it_is_killed(tmp_path
     assert (seen["model"], seen["n_parallel"], seen["n_ctx"], seen["port"]) == ({"path": "some.gguf"}, 4, 400, 0)
     assert (seen["cpuparams"], seen["cpuparams_batch"]) == ({"n_threads": 3}, {"n_threads": 3})
     assert seen["ui"] is False
+
+
+def test_the_server_is_told_its_weights_slots_and_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[argparse.Namespace] = []
+    monkeypatch.setattr(embedded_server, "die_with_parent", lambda: served.clear())
+    monkeypatch.setattr(embedded_server, "serve", served.append)
+    words = ["--weights", "w.gguf", "--slots", "4", "--context", "512"]
+    monkeypatch.setattr("sys.argv", ["server", *words])
+    embedded_server.main()
+    assert vars(served[0]) == {"weights": "w.gguf", "slots": 4, "context": 512, "threads": 0}
+    for at in (0, 2, 4):
+        monkeypatch.setattr("sys.argv", ["server", *words[:at], *words[at + 2 :]])
+        with pytest.raises(SystemExit):
+            embedded_server.main()
+
+
+class Waited(Exception):
+    """The server waits for its end."""
+
+
+@pytest.mark.parametrize(("threads", "used"), [(3, 3), (0, 5)])
+def test_a_server_has_the_parameters_of_its_model_and_publishes_its_address(
+    monkeypatch: pytest.MonkeyPatch, threads: int, used: int
+) -> None:
+    made: list[Any] = []
+
+    class Params(SimpleNamespace):
+        def __init__(self) -> None:
+            parts = {name: SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
+            super().__init__(port=8080, ui=True, **parts)
+
+    def make_server(params: Params) -> SimpleNamespace:
+        made.append(params)
+        return SimpleNamespace(listening_address="http://127.0.0.1:5")
+
+    def wait() -> None:
+        raise Waited
+
+    module = SimpleNamespace(CommonParams=Params, Server=make_server)
+    monkeypatch.setitem(sys.modules, "xllamacpp", module)
+    published: list[Any] = []
+    monkeypatch.setattr(embedded_server, "publish_ready", published.append)
+    monkeypatch.setattr(embedded_server, "count_idle_cores", lambda: 5)
+    monkeypatch.setattr(embedded_server.signal, "pause", wait)
+    with pytest.raises(Waited):
+        embedded_server.serve(argparse.Namespace(weights="w", slots=4, context=512, threads=threads))
+    (params,) = made
+    assert (params.model.path, params.port, params.n_parallel, params.n_ctx) == ("w", 0, 4, 2048)
+    assert (params.n_threads_http, params.verbosity, params.ui) == (embedded_server.HTTP_THREADS, 1, False)
+    assert params.cpuparams.n_threads == params.cpuparams_batch.n_threads == used
+    assert published == [{"url": "http://127.0.0.1:5"}]

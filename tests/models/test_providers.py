@@ -74,6 +74,8 @@ def test_a_base_url_from_the_environment_is_used(monkeypatch: pytest.MonkeyPatch
         ("opnai/gpt-5", "did you mean openai/gpt-5"),
         ("Qwen/Qwen3-8B", "openai/ anthropic/ gemini/ openrouter/ together/ azure/ ollama/ vllm/ sglang/"),
         ("openai/", "name the model after openai/"),
+        ("opnai/", "opnai/: write PROVIDER/NAME"),
+        ("gpt-5 x", "or the endpoint as -m URL --model-name 'gpt-5 x'"),
         ("localhost:8000", "give one like http://host:8000/v1"),
         ("localhost:8000/v1", "give one like http://host:8000/v1"),
     ],

@@ -305,3 +305,62 @@ def test_why_no_reply_came_is_said_with_a_way_out() -> None:
     assert "expired" in described
     assert describe_connection_error(OSError("the network is gone")) == "the network is gone"
     assert describe_connection_error(OSError()) == "OSError"
+
+
+def test_a_replica_begins_without_calls_and_knows_its_routes() -> None:
+    replica = Replica("http://a/v1?v=1", cast(aiohttp.ClientSession, None), 5.0, str)
+    assert replica.in_flight == 0
+    urls = [str(url) for url in (replica.chat, replica.text, replica.models)]
+    assert urls == [f"http://a/v1/{route}?v=1" for route in ("chat/completions", "completions", "models")]
+
+
+def test_a_cancelled_call_of_an_earlier_time_ends_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        replica = FakeReplica()
+        router = make_router(replica)
+        health = router._health[cast(Replica, replica)]
+        health.state, health.testing, health.epoch = "trial", True, 5
+        router._on_cancel(health, 4)
+        assert health.testing
+        router._on_cancel(health, 5)
+        assert not health.testing
+        await router.close()
+
+    run(main, monkeypatch)
+
+
+def test_a_replica_that_is_back_ends_the_outage_and_begins_with_short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        replica = FakeReplica()
+        replica.reason = "down"
+        router = make_router(replica)
+        health = router._health[cast(Replica, replica)]
+        router.take_out(cast(Replica, replica), "down")
+        await asyncio.sleep(0.05)
+        assert router._outage.seconds > 0
+        assert health.delay_s > routing.FIRST_PROBE_S
+        replica.reason = None
+        assert await send(router) == replica.base
+        assert (router._outage.seconds, health.delay_s, health.state) == (0.0, routing.FIRST_PROBE_S, "in")
+        await router.close()
+
+    run(main, monkeypatch)
+
+
+@pytest.mark.parametrize(("status", "answered"), [(400, True), (None, False)])
+def test_a_server_that_refuses_a_prompt_has_answered(
+    monkeypatch: pytest.MonkeyPatch, status: int | None, answered: bool
+) -> None:
+    async def main() -> None:
+        replica = FakeReplica()
+        replica.error = RolloutFailed("model_rejected", "model", "no", status=status)
+        router = make_router(replica)
+        assert not router.answered
+        await fail(router)
+        assert router.answered is answered
+        replica.error = RolloutFailed("model_rejected", "model", "no")
+        await fail(router)
+        assert router.answered is answered  # once it has, it has
+        await router.close()
+
+    run(main, monkeypatch)

@@ -15,6 +15,7 @@ import ast
 import copy
 import difflib
 import hashlib
+import json
 import os
 import random
 import re
@@ -128,16 +129,22 @@ class TestsFail(Exception):
 
 
 class Recorded(NamedTuple):
-    """The tests of a package without a change: pytest's last line, and which tests run which line."""
+    """The tests of a package without a change: pytest's last line, which tests run which line, and for how long."""
 
     summary: str
     lines: coverage.CoverageData
+    seconds: dict[str, float]
 
     def find_tests(self, place: Place) -> list[str]:
-        """Return the tests that run the lines of a place in their own process, those that name its module first."""
+        """Return the tests that run the lines of a place in their own process: those that name its module, then others.
+
+        Short tests come first, because one test that fails is enough.
+        """
         by_line = self.lines.contexts_by_lineno(str(place.path))
         tests = {test for line in find_lines(place) for test in by_line.get(line, ()) if test}
-        return sorted(tests, key=lambda test: (place.path.stem not in test.partition("::")[0], test))
+        return sorted(
+            tests, key=lambda test: (place.path.stem not in test.partition("::")[0], self.seconds.get(test, 0.0), test)
+        )
 
 
 def record_tests(package: str, folder: Path, records: Path, within_s: float) -> Recorded:
@@ -162,7 +169,7 @@ def record_tests(package: str, folder: Path, records: Path, within_s: float) -> 
         summary.write_text(last)
     lines_run = coverage.CoverageData(str(data))
     lines_run.read()
-    return Recorded(summary.read_text(), lines_run)
+    return Recorded(summary.read_text(), lines_run, json.loads(data.with_suffix(".json").read_text()))
 
 
 def digest_files(package: str) -> str:

@@ -74,6 +74,7 @@ PACKAGE = {
         "from rollbook.book.sizes import grow\n"
         "def test_small_sizes_stay():\n    assert grow(1) == 1\n"
         "def test_large_sizes_grow():\n    assert grow(5) == 6\n"
+        "def test_a_long_test():\n    __import__('time').sleep(0.2)\n    assert grow(1) == 1\n"
     ),
 }
 
@@ -97,7 +98,7 @@ def test_only_a_change_that_no_test_of_its_line_notices_survives(
 ) -> None:
     assert mutate.main() == 0
     printed = capsys.readouterr().out
-    assert "tests/book without a change: 2 passed" in printed
+    assert "tests/book without a change: 3 passed" in printed
     assert [line for line in printed.splitlines() if "SURVIVED" in line]
     for survivor in ("size >= 2", "size > 3"):  # no test has a size of 2 or 3
         assert survivor in printed
@@ -114,7 +115,9 @@ def test_the_tests_of_a_line_are_those_that_run_it(package: Path) -> None:
     }
     small, large = (f"tests/book/test_sizes.py::test_{name}" for name in ("small_sizes_stay", "large_sizes_grow"))
     assert recorded.find_tests(places["        size += 2"]) == [large]
-    assert recorded.find_tests(places["    return None"]) == [large, small]
+    *short, last = recorded.find_tests(places["    return None"])
+    assert set(short) == {small, large}
+    assert last == "tests/book/test_sizes.py::test_a_long_test"  # short tests come first
 
 
 def test_tests_that_fail_without_a_change_are_an_error_in_one_line_and_kill_no_mutant(
@@ -127,5 +130,5 @@ def test_tests_that_fail_without_a_change_are_an_error_in_one_line_and_kill_no_m
         printed = capsys.readouterr()
         assert "killed" not in printed.out
         assert len(printed.err.splitlines()) == 1
-        assert "tests/book fail without a change (1 failed, 2 passed" in printed.err
+        assert "tests/book fail without a change (1 failed, 3 passed" in printed.err
         assert "FAILED tests/book/test_sizes.py::test_the_machine" in printed.err

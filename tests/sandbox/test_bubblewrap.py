@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +17,10 @@ from rollbook.errors import SandboxError, SandboxUnsupported
 from rollbook.sandbox import Limits
 from rollbook.sandbox.backends import bubblewrap
 from rollbook.sandbox.backends.bubblewrap import BubblewrapProvider, find_loaders, make_bwrap_options
+from rollbook.sandbox.guest import make_memory_file
 from rollbook.sandbox.inner import filesystem
 from rollbook.sandbox.inner.channel import Channel
+from rollbook.sandbox.supervision import GuestProcess
 from support.alive import eventually
 
 CONFIG = {"places": [], "paths": [], "packages": [], "hidden": [], "shown": []}
@@ -120,3 +124,55 @@ def test_a_bwrap_that_does_not_start_is_reported_with_its_own_words(provider: Bu
     assert message == {"failed": "bwrap did not start: cannot"}
     assert provider.read_last_output() == "cannot\n"
     assert eventually(lambda: not provider._running, 10), "its pid may be another process soon"
+
+
+BWRAP = """#!{python}
+import json, os, re, socket, struct, sys
+CALL = r"main\\((\\d+), (\\d+), (\\d+), \\[(.*?)\\]\\)"
+order, payload, announce, handles = re.search(CALL, sys.argv[-1]).groups()
+said = {{"order": json.loads(os.read(int(order), 9999)), "payload": os.read(int(payload), 99).decode()}}
+said |= {{"options": sys.argv[1:], "environ": list(os.environ)}}
+os.write(1, json.dumps(said).encode())
+os.write(int(handles.split(", ")[2]), b"err")
+body = b'{{"born": true}}'
+rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", os.pidfd_open(os.getpid())))]
+socket.socket(fileno=int(announce)).sendmsg([struct.pack("<I", len(body)) + body], rights)
+sys.exit(7)
+"""
+
+
+def test_a_guest_is_announced_with_its_pidfd_and_its_end_is_reported(
+    tmp_path: Path, provider: BubblewrapProvider
+) -> None:
+    (tmp_path / "bwrap").write_text(BWRAP.format(python=sys.executable))
+    (out, out_end), (err, err_end), (ours, theirs) = os.pipe(), os.pipe(), socket.socketpair()
+    given = [os.open(os.devnull, os.O_RDONLY), out_end, err_end, os.open(os.devnull, os.O_RDWR)]
+    given.append(make_memory_file("payload", b"the payload"))
+    before = len(os.listdir("/proc/self/fd"))
+    provider.launch({"role": "run", "limits": {"files_mb": 3}}, [*given, theirs.fileno()])
+    theirs.close()
+    control = Channel(ours.detach(), 20.0)
+    begun, (pidfd,) = control.receive(1)
+    assert begun == {"begun": True}
+    assert GuestProcess(pidfd).has_ended(20)
+    end, _ = control.receive()
+    assert (end["ended"], end["peak_kb"] > 100, 0 <= end["cpu_s"] < 20) == (7, True, True)
+    with pytest.raises(EOFError):
+        control.receive()
+    said = json.loads(os.read(out, 1 << 16))
+    assert os.read(err, 9) == b"err"
+    assert (said["payload"], said["order"]["role"], said["order"]["packages"]) == ("the payload", "run", [])
+    options = said["options"]
+    assert options[options.index("--size") + 1] == str(3 << 20)
+    assert options[options.index("--size") + 2 : options.index("--")] == [
+        "--tmpfs",
+        filesystem.WORKING_FOLDER,
+        "--remount-ro",
+        "/",
+    ]
+    assert eventually(lambda: not provider._running, 10)
+    os.close(pidfd)
+    assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= before, 10)
+    control.close()
+    for handle in (*given, out, err):
+        os.close(handle)

@@ -284,9 +284,9 @@ def test_the_place_is_found_in_either_version(tmp_path: Path) -> None:
     (two / "u" / "s" / "cgroup.subtree_control").write_text("\n")
     (two / "u" / "cgroup.subtree_control").write_text("cpu memory pids\n")
     (tmp_path / "mountinfo").write_text(
-        "30 20 0:25 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
-        "31 20 0:26 /a /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory\n"
-        f"32 20 0:27 / {two} rw - cgroup2 cgroup2 rw\n"
+        "30 20 0:25 / /sys/fs/cgroup/cpu rw - cgroup none rw,cpu\n"
+        "31 20 0:26 /a /sys/fs/cgroup/memory rw shared:1 - cgroup memory rw,memory\n"
+        f"32 20 0:27 / {two} rw - cgroup2 none rw\n"
     )
     assert list_memory_folders(tmp_path) == [(Path("/sys/fs/cgroup/memory/b"), 1), (two / "u", 2)]
     assert list_cpu_folders(tmp_path) == []

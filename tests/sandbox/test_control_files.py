@@ -253,3 +253,108 @@ def test_folders_of_the_dead_that_cannot_be_removed_are_left(tmp_path: Path, mon
         patch.setattr(os, "rmdir", refuse)
         cgroups.remove_stale_folders(tmp_path)
     assert len(os.listdir(tmp_path)) == 2
+
+
+def test_a_group_of_a_guest_that_cannot_be_limited_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Groups(tmp_path)
+    memory = ZygoteMemory(groups, 7)
+    removed: list[ControlGroup] = []
+
+    def refuse(*_: object) -> None:
+        raise OSError("read only")
+
+    monkeypatch.setattr(Files, "set_limit", refuse)
+    monkeypatch.setattr(Files, "remove", lambda group: removed.append(group))
+    with pytest.raises(SandboxError, match="the memory of a guest cannot be limited: read only"):
+        memory.open_account("session", Limits())
+    assert removed == [groups.made[1][0]]
+
+
+def test_the_groups_of_a_zygote_are_removed_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Groups(tmp_path)
+    memory = ZygoteMemory(groups, 7)
+    removed: list[ControlGroup] = []
+    monkeypatch.setattr(Files, "remove", lambda group: removed.append(group))
+    own = memory.open_account("session", Limits())
+    shared = memory.open_account("candidate", Limits())
+    assert own
+    assert shared
+    own.close()
+    shared.close()
+    assert removed == [groups.made[1][0]]  # only what belongs to the guest alone
+    memory.close()
+    assert removed[1:] == [groups.made[0][0], groups.made[2][0]]
+
+
+def test_a_group_that_is_busy_is_removed_as_soon_as_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "REMOVE_S", 10.0)
+    group = ControlGroup(tmp_path / "g", 2)
+    (tmp_path / "g" / "child").mkdir(parents=True)
+    sleeps: list[float] = []
+
+    def end_child(seconds: float) -> None:
+        sleeps.append(seconds)
+        (tmp_path / "g" / "child").rmdir()
+
+    monkeypatch.setattr(cgroups.time, "sleep", end_child)
+    group.remove()
+    assert (sleeps, (tmp_path / "g").exists()) == ([0.005], False)
+
+
+def test_leftovers_are_looked_for_below_other_folders_but_not_in_groups_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = cgroups.owner_prefix().replace(f"-{os.getpid()}-", f"-{os.getpid()}-9")
+    own = f"{cgroups.owner_prefix()}0"
+    for name in (f"{dead}0", f"a/b/{dead}1", f"{own}/{dead}2", f"{dead}3/busy"):
+        (tmp_path / name).mkdir(parents=True)
+    cgroups.remove_stale_groups(tmp_path)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == sorted(["a", "a/b", own, f"{own}/{dead}2", f"{dead}3", f"{dead}3/busy"])
+    (tmp_path / "a" / "b" / f"{dead}4").mkdir()
+    monkeypatch.setattr(cgroups, "MAX_FOLDERS", 1)
+    cgroups.remove_stale_groups(tmp_path)
+    assert (tmp_path / "a" / "b" / f"{dead}4").exists()  # too many folders to look into
+
+
+def test_the_name_of_an_owner_tells_its_process() -> None:
+    prefix = cgroups.owner_prefix()
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    assert prefix == f"rollbook-{os.stat('/proc/self/ns/pid').st_ino}-{os.getpid()}-{fields[19]}-"
+    assert cgroups._read_start_time(1 << 30) == 0
+
+
+def test_groups_are_made_where_memory_can_be_limited_with_a_clock_in_version_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    able: set[Path] = set()
+    cleared: list[Path] = []
+    (tmp_path / "cpu").mkdir()
+    one, two = tmp_path / "one", tmp_path / "two"
+    monkeypatch.setattr(cgroups, "list_mount_points", lambda: [tmp_path])
+    monkeypatch.setattr(cgroups, "remove_stale_groups", cleared.append)
+    monkeypatch.setattr(cgroups, "list_cpu_folders", lambda: [tmp_path / "none", tmp_path / "cpu"])
+    monkeypatch.setattr(cgroups, "list_memory_folders", lambda: [(two, 2), (one, 1)])
+    monkeypatch.setattr(cgroups, "_can_limit_memory", lambda groups: groups._base in able)
+    assert cgroups.find_control_groups() is None
+    able.add(one)
+    found = cgroups.find_control_groups()
+    assert found
+    assert (found._base, found._version, found._cpu_base) == (one, 1, tmp_path / "cpu")
+    able.add(two)
+    found = cgroups.find_control_groups()
+    assert found
+    assert (found._base, found._version, found._cpu_base) == (two, 2, None)
+    assert cleared == [tmp_path] * 3
+
+
+def test_a_group_that_accepts_a_limit_can_be_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[ControlGroup] = []
+    monkeypatch.setattr(Files, "remove", lambda group: removed.append(group))
+    groups = Groups(tmp_path)
+    monkeypatch.setattr(Files, "read_counts", lambda group: MemoryCounts(0, 0))
+    assert cgroups._can_limit_memory(groups) is True
+    assert groups.made[0][0].written[0] == ("memory.max", str(1 << 30))
+    monkeypatch.setattr(Files, "read_counts", lambda group: group._read("none"))
+    assert cgroups._can_limit_memory(groups) is False
+    assert removed == [made for made, _ in groups.made]

@@ -100,3 +100,17 @@ def test_output_that_was_cut_is_never_the_expected_one(grader: Grader) -> None:
 def test_a_mark_at_the_head_of_a_source_is_no_error(grader: Grader) -> None:
     assert grader.inputs_sync("\ufeffprint(input())", [("1", "1")]).passed
     assert grader.calls_sync("\ufeffdef f(x): return x", "f", [([1], 1)]).passed
+
+
+def test_the_first_case_that_was_wrong_is_named_with_its_number_and_reason(grader: Grader) -> None:
+    code = "n = int(input())\nif n == 2: raise KeyError('x')\nprint(n)"
+    cases = [(str(n), str(n)) for n in (1, 2, 3)]
+    verdict = grader.inputs_sync(code, cases, all_of_them=True)
+    assert (verdict.passed, verdict.reason, verdict.detail) == (False, "error", "case 2: KeyError: 'x'")
+    assert verdict.fraction == pytest.approx(2 / 3)
+    stopped = grader.inputs_sync(code, cases)
+    assert stopped.fraction == pytest.approx(1 / 3)
+    other = grader.inputs_sync("print(input() + '!')", cases)
+    assert (other.detail, other.fraction) == ("case 1: another output was expected", 0.0)
+    assert 0 < verdict.cpu_seconds < 60
+    assert 0 < verdict.seconds < 60

@@ -85,3 +85,22 @@ def test_a_session_that_is_used_while_another_is_closed_is_not_closed_too() -> N
         return ended
 
     assert asyncio.run(go()) == 1
+
+
+def test_turns_of_one_session_are_accepted_side_by_side() -> None:
+    """They wait in the order of the session itself, so that one that was cancelled holds up no other."""
+
+    class Together(Pretended):
+        async def run(self, code: str, limits: object) -> int:
+            self.ended.append(code)
+            while len(self.ended) < 2:
+                await asyncio.sleep(0)
+            return len(self.ended)
+
+    async def go() -> list[object]:
+        sessions = SandboxSessions(Together())  # type: ignore[arg-type]
+        name = await sessions.open(False, Limits(), {})
+        async with asyncio.timeout(10):
+            return list(await asyncio.gather(*(sessions.run(name, code, {}) for code in "ab")))
+
+    assert asyncio.run(go()) == [2, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 
@@ -113,3 +114,10 @@ def test_both_sides_of_a_frame_are_the_same_code() -> None:
     assert other.receive()[0] == {"x": [1]}
     one.close()
     other.close()
+
+
+def test_a_ping_leaves_nothing_open(launcher: GuestLauncher) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        launcher.check_provider_alive()
+    assert len(os.listdir("/proc/self/fd")) == before

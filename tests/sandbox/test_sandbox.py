@@ -95,7 +95,8 @@ def test_what_a_signal_interrupts_is_printed_whole(box: Sandbox) -> None:
 
 
 def test_what_was_printed_before_a_timeout_survives(box: Sandbox) -> None:
-    result = box.run_sync("print('so far', flush=True)\nwhile True: pass", limits=Limits(seconds=0.2))
+    limits = Limits(seconds=0.2, wall_seconds=30.0)  # on a busy machine the wall clock would end it first
+    result = box.run_sync("print('so far', flush=True)\nwhile True: pass", limits=limits)
     assert (result.status, result.stdout) == ("timeout", "so far\n")
     assert 0.2 <= result.cpu_seconds < 1.0
 

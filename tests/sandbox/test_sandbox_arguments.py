@@ -10,7 +10,7 @@ import pytest
 from rollbook.errors import UsageError
 from rollbook.sandbox import Limits, Sandbox
 from rollbook.sandbox.grading import Grader
-from rollbook.sandbox.limits import check_files
+from rollbook.sandbox.limits import MAX_FILES, MAX_LIMIT, MAX_SECONDS, check_files, check_size, encode_stdin
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +112,63 @@ def test_cases_and_tests_have_their_shape(box: Sandbox) -> None:
         grader.function_sync("def f(x): return x", None, "f")
     with pytest.raises(UsageError, match="code: give a text"):
         grader.inputs_sync(b"print(1)", [("", "1")])
+
+
+@pytest.mark.parametrize("entry", ["", "a b", "1f", "f()"])
+def test_an_entry_that_no_program_can_define_is_the_mistake_of_the_tests(box: Sandbox, entry: str) -> None:
+    grader = Grader(box)
+    for grade in (
+        lambda: grader.function_sync("1", "assert f() == 1", entry),
+        lambda: grader.calls_sync("1", entry, [([], 1)]),
+    ):
+        with pytest.raises(UsageError, match="give the name of a function or class"):
+            grade()
+    with pytest.raises(UsageError, match=r"entry: give a text \(str\), not int"):
+        grader.function_sync("1", "assert f() == 1", 5)  # type: ignore[arg-type]
+
+
+def test_the_largest_limits_and_files_are_allowed() -> None:
+    largest = Limits(seconds=MAX_SECONDS, wall_seconds=MAX_SECONDS, memory_mb=MAX_LIMIT, processes=MAX_LIMIT)
+    assert largest.wall_s == MAX_SECONDS
+    for wrong in ({"seconds": MAX_SECONDS + 1}, {"memory_mb": MAX_LIMIT + 1}, {"seconds": 0}, {"memory_mb": 0}):
+        with pytest.raises(UsageError, match="give a positive, finite number"):
+            Limits(**wrong)  # type: ignore[arg-type]
+    limits = Limits(files_mb=1)
+    check_files({"a": bytes(1 << 20)}, limits)
+    check_files({str(n): b"x" for n in range(256)}, limits)  # each takes a page
+    check_files(dict.fromkeys(map(str, range(MAX_FILES)), b""), limits)
+    for files in ({"a": bytes((1 << 20) + 1)}, dict.fromkeys(map(str, range(MAX_FILES + 1)), b"")):
+        with pytest.raises(UsageError, match="the folder holds at most files_mb=1 and 4000 files"):
+            check_files(files, limits)
+    check_files({"a" * 255: b"", "/".join(["b" * 199] * 20): b""}, limits)
+    for name in ("a" * 256, "/".join(["b" * 199] * 20) + "/b"):
+        with pytest.raises(UsageError, match="at most 255 bytes a name and 4000 in all"):
+            check_files({name: b""}, limits)
+
+
+def test_the_time_on_the_wall_is_four_times_that_of_the_code_and_a_second_at_least() -> None:
+    assert [Limits(seconds=seconds).wall_s for seconds in (0.1, 0.25, 2.0)] == [1.0, 1.0, 8.0]
+    assert Limits(seconds=2.0, wall_seconds=0.5).wall_s == 0.5
+    assert Limits(output_kb=3).keep_bytes == 3072
+    assert Limits(processes=3).to_request() == {
+        "seconds": 5.0,
+        "memory_mb": 256,
+        "files_mb": 16,
+        "processes": 3,
+        "threads": 67,
+        "keep": 65536,
+    }
+
+
+@pytest.mark.parametrize("size", [None, 1, 7])
+def test_a_size_is_a_whole_number_from_one_on(size: int | None) -> None:
+    check_size(size)
+    for wrong in (0, -1, 1.5, "2"):
+        with pytest.raises(UsageError, match="give a whole number of runs at a time, at least 1"):
+            check_size(wrong)  # type: ignore[arg-type]
+
+
+def test_stdin_is_text_or_bytes() -> None:
+    assert (encode_stdin("é\ud800"), encode_stdin(b"x")) == ("é?".encode(), b"x")
+    with pytest.raises(UsageError, match="stdin: give a text or bytes, not int"):
+        encode_stdin(5)  # type: ignore[arg-type]

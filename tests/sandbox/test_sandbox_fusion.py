@@ -39,6 +39,29 @@ def test_its_wall_clock_becomes_cpu_time_with_room_on_the_wall() -> None:
     limits = RunCodeRequest("", run_timeout=2).make_limits(base)
     assert (limits.seconds, limits.wall_s, limits.memory_mb) == (2, 7, 300)
     assert RunCodeRequest("", memory_limit_MB=64).make_limits(base).memory_mb == 64
+    with pytest.raises(UsageError, match="limit memory_mb=0"):
+        RunCodeRequest("", memory_limit_MB=0).make_limits(base)
+
+
+def test_an_answer_has_all_that_clients_read() -> None:
+    assert make_run_code_answer(Result("timeout", stdout="out", seconds=0.5)) == {
+        "status": "Failed",
+        "message": "timeout",
+        "compile_result": None,
+        "run_result": {
+            "status": "TimeLimitExceeded",
+            "execution_time": 0.5,
+            "return_code": None,
+            "stdout": "out",
+            "stderr": "",
+        },
+        "executor_pod_name": None,
+        "files": {},
+    }
+    for status, code, expected in (("error", 3, 3), ("error", None, 1), ("ok", 0, 0), ("memory", 3, 1)):
+        answer = make_run_code_answer(Result(status, exit=code))  # type: ignore[arg-type]
+        assert answer["run_result"]["return_code"] == expected
+        assert answer["message"] == ("" if status in ("ok", "error") else status)
 
 
 @pytest.mark.parametrize(

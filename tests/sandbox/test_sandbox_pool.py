@@ -235,3 +235,19 @@ def test_a_pool_of_sessions_has_a_bound_and_one_launcher_for_all() -> None:
     pool.close()
     pool.close()
     assert [session.abandoned for session in sessions] == [0, 1, 1]
+
+
+def test_a_launcher_that_starts_while_the_sandbox_is_closed_is_closed_too(
+    made: list[Launcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Launcher()
+    with Sandbox(size=1) as box:
+        close = made[0].close
+
+        def close_and_start() -> None:
+            close()
+            box._launchers.add(late)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(made[0], "close", close_and_start)
+    assert late.closed == 1
+    assert made[0].closed >= 1

@@ -13,8 +13,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rollbook.sandbox import Limits, Sandbox
-from rollbook.sandbox.server import MAX_BODY_BYTES, SandboxServer
+from rollbook.errors import SandboxError, SandboxFull, TestsBroken, UsageError
+from rollbook.sandbox import Limits, Result, Sandbox
+from rollbook.sandbox.server import MAX_BODY_BYTES, MAX_LIMITS, SandboxServer, check_bounds, merge_limits
 
 TOKEN = "s3cret"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -23,22 +24,27 @@ Ask = Callable[..., Awaitable[tuple[int, Any]]]
 
 @asynccontextmanager
 async def served(room: int = 8, **options: Any) -> AsyncIterator[Ask]:
-    async with Sandbox(Limits(seconds=1), size=1, **options) as box:
-        runner = web.AppRunner(SandboxServer(box, TOKEN, room).make_app())
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        base = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        async with aiohttp.ClientSession(base) as session:
+    async with Sandbox(Limits(seconds=1), size=1, **options) as box, asking(box, room) as ask:
+        yield ask
 
-            async def ask(path: str, body: Any = None, method: str = "POST", headers: Any = HEADERS) -> tuple[int, Any]:
-                given = {"data": body} if isinstance(body, bytes | BytesIO) else {"json": body}
-                async with session.request(method, path, headers=headers, **given) as response:
-                    return response.status, await response.json(content_type=None)
 
-            try:
-                yield ask
-            finally:
-                await runner.cleanup()
+@asynccontextmanager
+async def asking(box: Any, room: int = 8) -> AsyncIterator[Ask]:
+    runner = web.AppRunner(SandboxServer(box, TOKEN, room).make_app())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with aiohttp.ClientSession(base) as session:
+
+        async def ask(path: str, body: Any = None, method: str = "POST", headers: Any = HEADERS) -> tuple[int, Any]:
+            given = {"data": body} if isinstance(body, bytes | BytesIO) else {"json": body}
+            async with session.request(method, path, headers=headers, **given) as response:
+                return response.status, await response.json(content_type=None)
+
+        try:
+            yield ask
+        finally:
+            await runner.cleanup()
 
 
 def asked(*requests: tuple[Any, ...], room: int = 8, **options: Any) -> list[tuple[int, Any]]:
@@ -143,3 +149,112 @@ def test_health_says_which_walls_stand() -> None:
     ((status, said),) = asked(("/health", None, "GET"))
     assert status == 200
     assert (said["under_way"], said["room"], "seccomp" in said["isolation"]) == (0, 8, True)
+
+
+class Refusing:
+    """A sandbox that fails in one way, whatever it is asked."""
+
+    limits, isolation, packages = Limits(seconds=1), ("pid",), ("numpy",)
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.given = error, list[Any]()
+
+    async def run(self, code: str, **given: Any) -> Result:
+        self.given.append(given)
+        if self.error:
+            raise self.error
+        return Result("ok", stdout="said")
+
+
+def ask_pretended(box: Refusing, *requests: tuple[Any, ...], room: int = 8) -> list[tuple[int, Any]]:
+    async def go() -> list[tuple[int, Any]]:
+        async with asking(box, room) as ask:
+            return [await ask(*request) for request in requests]
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (UsageError("wrong"), 400, "wrong"),
+        (TestsBroken("the tests\ndo not run"), 422, "the tests do not run"),
+        (SandboxFull("no room"), 429, "no room"),
+        (SandboxError("it broke"), 503, "it broke"),
+    ],
+)
+def test_every_failure_has_its_status(error: Exception, status: int, words: str) -> None:
+    box = Refusing(error)
+    assert (
+        ask_pretended(box, ("/run", {"code": "1"}), ("/run", {"code": "1"}), room=1) == [(status, {"error": words})] * 2
+    )  # the first one has given its place back
+
+
+def test_a_client_of_sandbox_fusion_is_told_of_a_broken_sandbox_as_such() -> None:
+    ((status, said),) = ask_pretended(Refusing(SandboxError("it broke")), ("/run_code", {"code": "1"}))
+    assert (status, said["status"], said["message"]) == (200, "SandboxError", "it broke")
+    ((status, said),) = ask_pretended(Refusing(SandboxFull("no room")), ("/run_code", {"code": "1"}))
+    assert (status, said) == (429, {"error": "no room"})
+
+
+def test_a_run_of_sandbox_fusion_has_its_input_files_and_limits() -> None:
+    box = Refusing()
+    request = {"code": "1", "stdin": None, "files": {"a": "aGk="}, "run_timeout": 2}
+    ((_, said),) = ask_pretended(box, ("/run_code", request))
+    assert said["run_result"]["stdout"] == "said"
+    (given,) = box.given
+    assert (given["stdin"], given["files"]) == ("", {"a": b"hi"})
+    assert (given["limits"].seconds, given["limits"].wall_s) == (2, 7)
+    ((status, said),) = ask_pretended(box, ("/run_code", {"code": "1", "run_timeout": 301}))
+    assert (status, said["error"]) == (400, "limit seconds=301: at most 300 here")
+
+
+def test_health_is_that_of_the_sandbox_and_of_the_requests_under_way() -> None:
+    ((status, said),) = ask_pretended(Refusing(), ("/health", None, "GET"), room=5)
+    assert (status, said) == (200, {"isolation": ["pid"], "packages": ["numpy"], "under_way": 0, "room": 5})
+
+
+def test_who_is_refused_for_want_of_room_is_told_when_to_come_again() -> None:
+    async def go() -> tuple[int, str]:
+        runner = web.AppRunner(SandboxServer(Refusing(), TOKEN, 0).make_app())  # type: ignore[arg-type]
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/run"
+        async with aiohttp.ClientSession() as session, session.post(url, headers=HEADERS, json={"code": "1"}) as got:
+            found = got.status, got.headers["Retry-After"]
+        await runner.cleanup()
+        return found
+
+    assert asyncio.run(go()) == (429, "1")
+
+
+def test_a_session_runs_its_turns_by_http() -> None:
+    async def go() -> list[Any]:
+        async with served() as ask:
+            _, begun = await ask("/sessions", {"files": {"a.txt": "aGk="}})
+            path = f"/sessions/{begun['session']}/run"
+            turns = [
+                await ask(path, {"code": code, **more})
+                for code, more in (
+                    ("x = open('a.txt').read()", {}),
+                    ("x", {"limits": {"seconds": 0.5}}),
+                    ("x", {"limits": {"memory_mb": 1}}),
+                )
+            ]
+            ended = await ask(f"/sessions/{begun['session']}", None, "DELETE")
+            return [*turns, ended, await ask(path, {"code": "x"})]
+
+    first, second, wrong, ended, late = asyncio.run(go())
+    assert (first[1]["status"], second[1]["value"]) == ("ok", "'hi'")
+    assert wrong[0] == 400
+    assert "the session has 256 for good" in wrong[1]["error"]
+    assert ended == (200, {})
+    assert late[0] == 400
+    assert late[1]["error"].startswith("no session has that name: it has ended, or was unused for 900 s")
+
+
+def test_limits_of_a_request_are_allowed_up_to_the_highest() -> None:
+    assert merge_limits(Limits(), {"seconds": 300, "wall_seconds": None}).seconds == 300
+    assert check_bounds(MAX_LIMITS) is MAX_LIMITS
+    with pytest.raises(UsageError, match="limit processes=257: at most 256 here"):
+        merge_limits(Limits(), {"processes": 257})

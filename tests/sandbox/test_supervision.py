@@ -375,3 +375,81 @@ def test_the_status_of_a_report() -> None:
         assert status_of_report(report) == status
     found = out_of_memory(Limits(memory_mb=64)).error
     assert found == ProgramError("OutOfMemory", "killed: more than 64 MB in all")
+
+
+@pytest.mark.parametrize(("shared", "calls"), [(True, 2), (False, 0)])
+def test_a_process_that_shares_a_core_is_released_until_nothing_is_left_to_release(
+    sleeper: Child, monkeypatch: pytest.MonkeyPatch, shared: bool, calls: int
+) -> None:
+    released: list[int] = []
+    results = iter([True, False, True])
+
+    def release(pid: int) -> bool:
+        released.append(pid)
+        return next(results)
+
+    monkeypatch.setattr(supervision, "TOGETHER_S", 0.0)
+    monkeypatch.setattr(supervision, "release_cores", release)
+    dog = Watchdog(sleeper.guest, Limits(), [], clock=Clock(), shared_core=shared)
+    dog._check_limits()
+    assert released == []  # not before it has begun
+    dog.begin()
+    for _ in range(4):
+        time.sleep(0.001)
+        dog._check_limits()
+    assert released == [sleeper.guest.pid] * calls
+
+
+def test_a_look_is_due_when_a_core_is_to_be_released_or_processes_are_to_be_counted(
+    sleeper: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Watchdog(sleeper.guest, Limits(seconds=100.0), [], clock=Clock(), shared_core=True)
+    shared.begin()
+    assert 0 < shared._poll_timeout_s() <= supervision.TOGETHER_S
+    several = Watchdog(sleeper.guest, Limits(seconds=100.0, processes=2), [], clock=Clock())
+    assert several._poll_timeout_s() > 20  # nothing is counted before it has begun
+    several.begin()
+    assert several._poll_timeout_s() == 0.002
+    counted: list[int] = []
+    monkeypatch.setattr(supervision, "count_processes", lambda pid: counted.append(pid) or 1)
+    for _ in range(3):
+        several._check_limits()
+    assert counted == [sleeper.guest.pid]
+    assert 0.002 < several._poll_timeout_s() <= supervision.COUNT_S
+
+
+def test_the_process_that_adopts_orphans_is_the_first_of_its_namespace_or_its_parent() -> None:
+    assert supervision.find_namespace_init(os.getpid()) == os.getppid()
+    assert supervision.find_namespace_init(1 << 30) == 1 << 30
+
+
+def test_the_time_of_a_tree_never_falls(tree: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "find_namespace_init", lambda pid: pid)
+    times = {tree.guest.pid: 1.0}
+    monkeypatch.setattr(supervision, "read_total_cpu_s", lambda pid: times.get(pid, 0.25))
+    clock = supervision.ProcessTreeClock(tree.guest)
+    assert clock.cpu_s() == 1.5
+    times[tree.guest.pid] = 0.5
+    assert clock.cpu_s() == 1.5
+    times[tree.guest.pid] = 2.0
+    assert clock.cpu_s() == 2.5
+
+
+def test_a_pipe_that_ended_is_waited_for_no_longer(sleeper: Child) -> None:
+    pipe, (ready, ring) = OutputPipe(9), os.pipe()
+    dog = watch(sleeper, Clock(), pipe)
+    os.close(pipe.write_fd)
+    calls: list[int] = []
+
+    def handle() -> bool:
+        calls.append(len(os.read(ready, 1)))
+        return len(calls) == 2
+
+    os.write(ring, b"!!")
+    dog.wait({ready: handle})
+    assert not pipe.open
+    with pytest.raises(KeyError):
+        dog._poll.unregister(pipe.read_fd)
+    for one in (ready, ring):
+        os.close(one)
+    pipe.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ import pytest
 from rollbook.errors import SandboxError
 from rollbook.sandbox import cgroups
 from rollbook.sandbox.backends import zygote
-from rollbook.sandbox.backends.zygote import ZygoteFactory
+from rollbook.sandbox.backends.zygote import ZygoteFactory, ZygoteProvider
 from rollbook.sandbox.isolation import IsolationRequirements
+from support.alive import eventually
 
 WAYS = "; allow weaker isolation with allow_weaker=True, --allow-weaker of `rollbook sandbox`, or "
 
@@ -99,3 +102,18 @@ def test_another_system_has_no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(SandboxError, match="the sandbox is Linux only, and this is darwin"):
         make_factory().new_launcher()
+
+
+def test_a_zygote_that_does_not_start_is_explained_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho it cannot >&2\nexit 1\n")
+    program.chmod(0o755)
+    before = len(os.listdir("/proc/self/fd"))
+    for log, words in ((tmp_path / "log", "it cannot"), (None, "")):
+        with pytest.raises(SandboxError, match=f"the sandbox did not start: .*{words}"):
+            ZygoteProvider({"level": "namespaces"}, str(program), log=log)
+    assert sorted(os.listdir(tmp_path)) == ["log", "python"]
+    assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= before, 10)

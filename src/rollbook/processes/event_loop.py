@@ -11,7 +11,7 @@ import gc
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeAlias, TypeVar
@@ -78,13 +78,13 @@ def _run_in_thread(work: Work[T]) -> T:
         return await work()
 
     with ThreadPoolExecutor(1) as pool:
-        result = pool.submit(run_event_loop, run)
         try:
-            return result.result()
+            return pool.submit(run_event_loop, run).result()
         except KeyboardInterrupt:  # raised in this thread: the work is notified, and the pool waits for its end
-            loop, task = started.result(START_S)
-            if task is not None:
-                loop.call_soon_threadsafe(task.cancel)
+            with suppress(TimeoutError):  # it came before the work had begun
+                loop, task = started.result(START_S)
+                if task is not None:
+                    loop.call_soon_threadsafe(task.cancel)
             raise
 
 

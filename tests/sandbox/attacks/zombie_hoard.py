@@ -1,4 +1,4 @@
-# status: error
+# status: error killed
 # processes: 16
 import os
 
