@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 COMMAND_S = 60.0
 COPY_S = 300.0
+END_COPY_S = 10.0
 STORAGE_CHECK_S = 5.0
 KILL_TO_ERROR_S = 3.0
 """Between a kill because of memory and the end of the container, or the error of a command, that it caused."""
@@ -44,7 +45,7 @@ KILL_TO_ERROR_S = 3.0
 EVENT_S = 0.3
 """The kernel reports the end of a control group a little later."""
 
-UNMOUNT_CHECKS, UNMOUNT_CHECK_S = 300, 0.1
+UNMOUNT_CHECKS, UNMOUNT_CHECK_S, RELEASE_CHECKS = 300, 0.1, 20
 MAX_FILE_BYTES = 64 << 20
 MAX_DOWNLOAD_BYTES = 256 << 20
 
@@ -356,7 +357,13 @@ class ContainerHandle:
         finally:
             if process.returncode is None:
                 process.kill()
-                await process.wait()
+                await asyncio.shield(self._end_copy(process))
+
+    async def _end_copy(self, process: asyncio.subprocess.Process) -> None:
+        """Wait for the end of a copy that was killed; a pipe that nobody reads to its end would stay open."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.communicate(), END_COPY_S)
+        await self._runtime.release_files(self.name)
 
     async def _explain_copy(self, source: str, code: int, errors: str) -> Exception:
         """Return why a file was not copied: it is missing or cannot be read, or the container or command ended."""
@@ -435,11 +442,13 @@ class ContainerHandle:
 
     async def find_idle_layers(self) -> dict[str, str]:
         """Return the same of a container that was killed, once nothing uses them."""
-        for _ in range(UNMOUNT_CHECKS):
+        for check in range(1, UNMOUNT_CHECKS + 1):
             layers = await self.require_layers()
             if not os.path.ismount(layers.get("MergedDir", "")):
                 return layers
             await asyncio.sleep(UNMOUNT_CHECK_S)
+            if check % RELEASE_CHECKS == 0:  # something else may have killed a command that copied files
+                await self._runtime.release_files(self.name)
         raise ContainerError(f"the files of container {self.name} are still in use")
 
     async def snapshot(self) -> str:

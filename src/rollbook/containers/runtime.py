@@ -151,6 +151,10 @@ class Runtime(Protocol):
         """Remove objects; those that are gone already are no error. ContainerError if one cannot be removed."""
         ...
 
+    async def release_files(self, name: str) -> None:
+        """Let go of the files of a container that has ended, if a copy of them was ended early."""
+        ...
+
     def list_states(self, label: str) -> list[LabelledObject]:
         """Return the containers with a label that the low-level runtime knows, whether or not `list_labelled` does."""
         ...
@@ -371,6 +375,9 @@ class CommandLine:
         output = await self.call(each.kind, "inspect", "--format", "{{.}}", each.id)
         return output.code == 0 or not any(words in output.stderr.lower() for words in _GONE)
 
+    async def release_files(self, name: str) -> None:
+        """Do nothing: a daemon copies, and notices the end of its client."""
+
     def list_states(self, label: str) -> list[LabelledObject]:
         """Return nothing: a daemon looks after them itself."""
         return []
@@ -418,6 +425,14 @@ class Podman(CommandLine):
             which = ", ".join(sorted(missing))
             why = f"podman without root cannot limit {which} on this machine (it needs cgroup v2, and these delegated)"
             raise UsageError(f"{why}: run as root")
+
+    async def release_files(self, name: str) -> None:
+        """Unmount the files of a container that has ended: a `podman cp` that is killed leaves them mounted.
+
+        podman leaves a container alone that runs.
+        """
+        with suppress(ContainerError):
+            await self.call("umount", "--force", name)
 
     def list_states(self, label: str) -> list[LabelledObject]:
         """Return the containers with a label that runc or crun knows.
