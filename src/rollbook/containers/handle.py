@@ -547,5 +547,7 @@ def _unpack(file: IO[bytes], target: Path) -> None:
     with tarfile.open(fileobj=file, mode="r|") as tar:
         for entry in tar:
             if entry.isreg() or entry.isdir():
-                entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
                 tar.extract(entry, target, set_attrs=False, filter="data")
+                # We must be able to read and remove it. Who may become another user by it is not decided here.
+                mode = (entry.mode & 0o777) | (0o700 if entry.isdir() else 0o600)
+                (target / entry.name.lstrip("/")).chmod(mode)

@@ -91,6 +91,21 @@ def test_files_go_in_and_out(with_host: WithHost, tmp_path: Path, monkeypatch: p
     with_host(work)
 
 
+def test_files_keep_their_permissions_on_the_way_out_and_in(with_host: WithHost, tmp_path: Path) -> None:
+    make = "mkdir /data; cd /data; echo echo ran > a; cp a b; cp a c; chmod 4755 a; chmod 640 b; chmod 0 c; chmod 1777 ."
+
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        await handle.run(make)
+        await handle.download("/data", tmp_path)
+        modes = {path.name: oct(path.stat().st_mode & 0o7777) for path in [*tmp_path.iterdir(), *tmp_path.glob("*/*")]}
+        assert modes == {"data": "0o777", "a": "0o755", "b": "0o640", "c": "0o600"}
+        await handle.upload(tmp_path / "data", "/again")
+        assert (await handle.run("cd /again; ./a; stat -c '%a %u' a b")).text == "ran\n755 0\n640 0\n"
+
+    with_host(work)
+
+
 def test_what_is_written_to_a_volume_of_the_image_counts_as_storage(with_host: WithHost, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nVOLUME /data\n")
 
