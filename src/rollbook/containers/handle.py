@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from rollbook.containers.archives import unpack
 from rollbook.containers.container import Container
 from rollbook.containers.control_groups import (
     SHOW_GROUPS,
@@ -318,15 +319,16 @@ class ContainerHandle:
         file.seek(0)
         return True
 
-    async def download(self, source: str, target: Path, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> None:
-        """Copy a file or folder from inside into a folder of this machine; links and devices are left out.
+    async def download(self, source: str, target: Path, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> list[str]:
+        """Copy a file or folder from inside into a folder of this machine; return the names that are left out.
 
+        A link to a regular file of the same folder becomes a copy; other links, devices and pipes are left out.
         FileNotFoundError if there is none; ValueError if it is larger than `max_bytes`.
         """
         with tempfile.TemporaryFile() as file:
             await self._pull_archive(source, file, max_bytes)
             file.seek(0)
-            await asyncio.to_thread(_unpack, file, target)
+            return await asyncio.to_thread(unpack, file, target, source, max_bytes)
 
     async def _pull_archive(self, source: str, file: IO[bytes], max_bytes: int) -> None:
         try:
@@ -382,7 +384,7 @@ class ContainerHandle:
         with tempfile.TemporaryFile() as file, tempfile.TemporaryDirectory() as folder:
             await self._pull_archive(path, file, max_bytes)
             file.seek(0)
-            await asyncio.to_thread(_unpack, file, Path(folder))
+            await asyncio.to_thread(unpack, file, Path(folder), path, max_bytes)
             found = Path(folder) / PurePosixPath(path).name
             if not found.is_file():
                 raise FileNotFoundError(f"{path} is no regular file")
@@ -539,15 +541,3 @@ def _own_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
-
-
-def _unpack(file: IO[bytes], target: Path) -> None:
-    """Unpack regular files and folders only: a link or device made inside must not point anywhere here."""
-    target.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=file, mode="r|") as tar:
-        for entry in tar:
-            if entry.isreg() or entry.isdir():
-                tar.extract(entry, target, set_attrs=False, filter="data")
-                # We must be able to read and remove it. Who may become another user by it is not decided here.
-                mode = (entry.mode & 0o777) | (0o700 if entry.isdir() else 0o600)
-                (target / entry.name.lstrip("/")).chmod(mode)

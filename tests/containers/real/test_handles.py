@@ -92,7 +92,7 @@ def test_files_go_in_and_out(with_host: WithHost, tmp_path: Path, monkeypatch: p
 
 
 def test_files_keep_their_permissions_on_the_way_out_and_in(with_host: WithHost, tmp_path: Path) -> None:
-    make = "mkdir /data; cd /data; echo echo ran > a; cp a b; cp a c; chmod 4755 a; chmod 640 b; chmod 0 c; chmod 1777 ."
+    make = "mkdir /data; cd /data; echo echo ran >a; cp a b; cp a c; chmod 4755 a; chmod 640 b; chmod 0 c; chmod 1777 ."
 
     async def work(host: ContainerHost) -> None:
         handle = await host.start(OWN)
