@@ -99,7 +99,7 @@ class ContainerHost:
             raise ContainerError(f"the disk of this machine is full: {free >> 20} MB are free in {self._storage}")
 
     async def remove(self, handle: ContainerHandle) -> None:
-        """Remove a container; one that resists stays ours, and is tried again by `close`, the guard or a later start."""
+        """Remove a container; one that resists stays ours: `close`, the guard or a later start tries again."""
         try:
             await handle.remove()
         except ContainerError as error:
