@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from rollbook.containers.archives import unpack
 from rollbook.containers.container import Container
 from rollbook.containers.control_groups import (
     SHOW_GROUPS,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 COMMAND_S = 60.0
 COPY_S = 300.0
+END_COPY_S = 10.0
 STORAGE_CHECK_S = 5.0
 KILL_TO_ERROR_S = 3.0
 """Between a kill because of memory and the end of the container, or the error of a command, that it caused."""
@@ -44,7 +46,7 @@ KILL_TO_ERROR_S = 3.0
 EVENT_S = 0.3
 """The kernel reports the end of a control group a little later."""
 
-UNMOUNT_CHECKS, UNMOUNT_CHECK_S = 300, 0.1
+UNMOUNT_CHECKS, UNMOUNT_CHECK_S, RELEASE_CHECKS = 300, 0.1, 20
 MAX_FILE_BYTES = 64 << 20
 MAX_DOWNLOAD_BYTES = 256 << 20
 
@@ -317,15 +319,16 @@ class ContainerHandle:
         file.seek(0)
         return True
 
-    async def download(self, source: str, target: Path, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> None:
-        """Copy a file or folder from inside into a folder of this machine; links and devices are left out.
+    async def download(self, source: str, target: Path, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> list[str]:
+        """Copy a file or folder from inside into a folder of this machine; return the names that are left out.
 
+        A link to a regular file of the same folder becomes a copy; other links, devices and pipes are left out.
         FileNotFoundError if there is none; ValueError if it is larger than `max_bytes`.
         """
         with tempfile.TemporaryFile() as file:
             await self._pull_archive(source, file, max_bytes)
             file.seek(0)
-            await asyncio.to_thread(_unpack, file, target)
+            return await asyncio.to_thread(unpack, file, target, source, max_bytes)
 
     async def _pull_archive(self, source: str, file: IO[bytes], max_bytes: int) -> None:
         try:
@@ -356,7 +359,13 @@ class ContainerHandle:
         finally:
             if process.returncode is None:
                 process.kill()
-                await process.wait()
+                await asyncio.shield(self._end_copy(process))
+
+    async def _end_copy(self, process: asyncio.subprocess.Process) -> None:
+        """Wait for the end of a copy that was killed; a pipe that nobody reads to its end would stay open."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.communicate(), END_COPY_S)
+        await self._runtime.release_files(self.name)
 
     async def _explain_copy(self, source: str, code: int, errors: str) -> Exception:
         """Return why a file was not copied: it is missing or cannot be read, or the container or command ended."""
@@ -375,7 +384,7 @@ class ContainerHandle:
         with tempfile.TemporaryFile() as file, tempfile.TemporaryDirectory() as folder:
             await self._pull_archive(path, file, max_bytes)
             file.seek(0)
-            await asyncio.to_thread(_unpack, file, Path(folder))
+            await asyncio.to_thread(unpack, file, Path(folder), path, max_bytes)
             found = Path(folder) / PurePosixPath(path).name
             if not found.is_file():
                 raise FileNotFoundError(f"{path} is no regular file")
@@ -435,11 +444,13 @@ class ContainerHandle:
 
     async def find_idle_layers(self) -> dict[str, str]:
         """Return the same of a container that was killed, once nothing uses them."""
-        for _ in range(UNMOUNT_CHECKS):
+        for check in range(1, UNMOUNT_CHECKS + 1):
             layers = await self.require_layers()
             if not os.path.ismount(layers.get("MergedDir", "")):
                 return layers
             await asyncio.sleep(UNMOUNT_CHECK_S)
+            if check % RELEASE_CHECKS == 0:  # something else may have killed a command that copied files
+                await self._runtime.release_files(self.name)
         raise ContainerError(f"the files of container {self.name} are still in use")
 
     async def snapshot(self) -> str:
@@ -530,13 +541,3 @@ def _own_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
-
-
-def _unpack(file: IO[bytes], target: Path) -> None:
-    """Unpack regular files and folders only: a link or device made inside must not point anywhere here."""
-    target.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=file, mode="r|") as tar:
-        for entry in tar:
-            if entry.isreg() or entry.isdir():
-                entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
-                tar.extract(entry, target, set_attrs=False, filter="data")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from rollbook.containers.runtime import Runtime, find_runtime
 from rollbook.errors import ContainerError
 from rollbook.processes import module_argv
 
+_LOGGER = logging.getLogger("rollbook")
 LEAST_FREE_BYTES = 64 << 20
 STARTS_AT_ONCE = 4
 """A runtime that starts many containers at once is no faster, and its lock makes each of them late."""
@@ -41,10 +43,11 @@ class ContainerHost:
         """Remove what dead owners left on this node, and start the guard; UsageError where limits would not hold."""
         await self.runtime.require_limits()
         self._guard = _start_guard(self.runtime.name, self._owner.label)
-        # What cannot be removed now is tried again by the next start; it is no reason not to begin.
-        with suppress(ContainerError):
+        try:
             await reap_leftovers(self.runtime)
             await reap_builds(self.runtime)
+        except ContainerError as error:  # no reason not to begin
+            _LOGGER.warning("%s; the next start tries this again", error)
 
     async def prepare(self, container: Container) -> Container:
         """Make sure that the image of a container is here: built, pulled or known from before; return it with that."""
@@ -96,9 +99,13 @@ class ContainerHost:
             raise ContainerError(f"the disk of this machine is full: {free >> 20} MB are free in {self._storage}")
 
     async def remove(self, handle: ContainerHandle) -> None:
-        """Remove a container; it stays ours until it is gone."""
-        await handle.remove()
-        self._handles.discard(handle)
+        """Remove a container; one that resists stays ours: `close`, the guard or a later start tries again."""
+        try:
+            await handle.remove()
+        except ContainerError as error:
+            _LOGGER.warning("%s; this is tried again later", error)
+        else:
+            self._handles.discard(handle)
 
     async def close_containers(self) -> None:
         """Remove every container that is left."""

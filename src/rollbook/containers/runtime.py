@@ -19,11 +19,16 @@ from typing import IO, NamedTuple, Protocol
 import msgspec
 
 from rollbook.containers.container import Container, limit_arguments
+from rollbook.containers.removal import empty_deep_folder, kill_first_process
+from rollbook.core import JSON
 from rollbook.errors import ContainerError, ImageError, UsageError
 
 COMMAND_TIMEOUT_S = 120.0
 ERROR_CHARS = 600
 REMOVE_ATTEMPTS, REMOVE_PAUSE_S = 5, 0.5
+EMPTY_S = 60.0
+"""How long one attempt removes a deep folder; the next goes on with it."""
+
 RUNTIME_VARIABLE = "ROLLBOOK_CONTAINER_RUNTIME"
 USER_NAMESPACE_START, USER_NAMESPACE_SIZE = 200_000, 65_536
 """The ids of this machine that a container's own users are mapped to where we are root."""
@@ -89,6 +94,28 @@ class LabelledObject(NamedTuple):
     owner: str
 
 
+class ContainerFolders(msgspec.Struct):
+    """A container of podman: its first process, and the folders of this machine that have its files."""
+
+    id: str
+    name: str
+    pid: int
+    layers: dict[str, str] | None
+    mounts: list[dict[str, JSON]] | None
+
+    @property
+    def written(self) -> list[str]:
+        """The folders that code inside writes to: its layer, and volumes of its image."""
+        volumes = [str(each["Source"]) for each in self.mounts or () if each.get("Type") == "volume"]
+        return [*filter(None, [(self.layers or {}).get("UpperDir")]), *volumes]
+
+
+_FOLDERS_FORMAT = (
+    '{"id":"{{.Id}}","name":"{{.Name}}","pid":{{.State.Pid}},'
+    '"layers":{{json .GraphDriver.Data}},"mounts":{{json .Mounts}}}'
+)
+
+
 class Runtime(Protocol):
     """What containers need of podman, docker or a later one."""
 
@@ -149,6 +176,10 @@ class Runtime(Protocol):
 
     async def remove(self, objects: Sequence[LabelledObject]) -> None:
         """Remove objects; those that are gone already are no error. ContainerError if one cannot be removed."""
+        ...
+
+    async def release_files(self, name: str) -> None:
+        """Let go of the files of a container that has ended, if a copy of them was ended early."""
         ...
 
     def list_states(self, label: str) -> list[LabelledObject]:
@@ -359,17 +390,25 @@ class CommandLine:
             "volume": ["volume", "rm", "--force"],
             "image": ["image", "rm", "--force"],
         }
-        reasons = []
+        kept = await self.empty_containers([each.id for each in objects if each.kind == "container"])
+        reasons = [f"the files of {name} are not removed yet" for name in kept]
         for kind, command in commands.items():
-            if names := [each.id for each in objects if each.kind == kind]:
+            if names := [each.id for each in objects if each.kind == kind and each.id not in kept]:
                 output = await self.call(*command, *names)
                 reasons += [output.reason] if output.code else []
         return "; ".join(reasons)
+
+    async def empty_containers(self, names: Sequence[str]) -> list[str]:
+        """Return the containers that must not be removed yet: none."""
+        return []
 
     async def _exists(self, each: LabelledObject) -> bool:
         """Return whether an object is still there; one that cannot be looked up counts as there."""
         output = await self.call(each.kind, "inspect", "--format", "{{.}}", each.id)
         return output.code == 0 or not any(words in output.stderr.lower() for words in _GONE)
+
+    async def release_files(self, name: str) -> None:
+        """Do nothing: a daemon copies, and notices the end of its client."""
 
     def list_states(self, label: str) -> list[LabelledObject]:
         """Return nothing: a daemon looks after them itself."""
@@ -425,6 +464,26 @@ class Podman(CommandLine):
             which = ", ".join(sorted(missing))
             why = f"podman without root cannot limit {which} on this machine (it needs cgroup v2, and these delegated)"
             raise UsageError(f"{why}: run as root")
+
+    async def empty_containers(self, names: Sequence[str]) -> list[str]:
+        """End containers, and remove folders of theirs that are too deep for podman; return which have more to remove.
+
+        podman would not remove such a folder, and fail at every later command.
+        """
+        if os.geteuid() != 0 or not names:
+            return []
+        output = await self.call("container", "inspect", "--format", _FOLDERS_FORMAT, *names)
+        found = [msgspec.json.decode(line, type=ContainerFolders) for line in output.stdout.splitlines()]
+        left = [each for each in found if not await asyncio.to_thread(_empty_container, each)]
+        return [name for name in names if any(name in (each.id, each.name) for each in left)]
+
+    async def release_files(self, name: str) -> None:
+        """Unmount the files of a container that has ended: a `podman cp` that is killed leaves them mounted.
+
+        podman leaves a container alone that runs.
+        """
+        with suppress(ContainerError):
+            await self.call("umount", "--force", name)
 
     def list_states(self, label: str) -> list[LabelledObject]:
         """Return the containers with a label that runc or crun knows.
@@ -495,6 +554,16 @@ async def _delete_state(program: str, name: str) -> None:
         stderr=asyncio.subprocess.DEVNULL,
     )
     await process.wait()
+
+
+def _empty_container(container: ContainerFolders) -> bool:
+    """End a container, and empty those of its folders that are deep; return whether that is done."""
+    if container.pid:
+        kill_first_process(container.pid, container.id)
+    try:
+        return all(empty_deep_folder(folder, EMPTY_S) for folder in container.written)
+    except OSError:
+        return False
 
 
 def _read_build_container(folder: Path) -> str:

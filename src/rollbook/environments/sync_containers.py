@@ -59,9 +59,12 @@ class SyncContainerHandle:
         """Copy a file or a folder of this machine to a path inside; what a folder holds goes into the target."""
         self._ask("upload", {"source": str(Path(source).absolute()), "target": target})
 
-    def download(self, source: str, target: Path | str) -> None:
-        """Copy a file or folder from inside into a folder of this machine; links and devices are left out."""
-        self._ask("download", {"source": source, "target": str(Path(target).absolute())})
+    def download(self, source: str, target: Path | str) -> list[str]:
+        """Copy a file or folder from inside into a folder of this machine; return the names that are left out.
+
+        A link to a regular file of the same folder becomes a copy; other links, devices and pipes are left out.
+        """
+        return list(self._ask("download", {"source": source, "target": str(Path(target).absolute())}).value)
 
     def snapshot(self) -> str:
         """Return the name of an image of what is inside now; it is removed together with the container."""
@@ -100,7 +103,7 @@ async def _execute(container: ContainerHandle, method: str, arguments: dict[str,
         case "upload":
             await container.upload(Path(arguments["source"]), arguments["target"])
         case "download":
-            await container.download(arguments["source"], Path(arguments["target"]))
+            return ContainerAnswer(value=await container.download(arguments["source"], Path(arguments["target"])))
         case "snapshot":
             return ContainerAnswer(value=await container.snapshot())
         case _:

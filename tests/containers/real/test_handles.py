@@ -91,6 +91,21 @@ def test_files_go_in_and_out(with_host: WithHost, tmp_path: Path, monkeypatch: p
     with_host(work)
 
 
+def test_files_keep_their_permissions_on_the_way_out_and_in(with_host: WithHost, tmp_path: Path) -> None:
+    make = "mkdir /data; cd /data; echo echo ran >a; cp a b; cp a c; chmod 4755 a; chmod 640 b; chmod 0 c; chmod 1777 ."
+
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        await handle.run(make)
+        await handle.download("/data", tmp_path)
+        modes = {path.name: oct(path.stat().st_mode & 0o7777) for path in [*tmp_path.iterdir(), *tmp_path.glob("*/*")]}
+        assert modes == {"data": "0o777", "a": "0o755", "b": "0o640", "c": "0o600"}
+        await handle.upload(tmp_path / "data", "/again")
+        assert (await handle.run("cd /again; ./a; stat -c '%a %u' a b")).text == "ran\n755 0\n640 0\n"
+
+    with_host(work)
+
+
 def test_what_is_written_to_a_volume_of_the_image_counts_as_storage(with_host: WithHost, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nVOLUME /data\n")
 
@@ -456,6 +471,49 @@ def test_nothing_is_left_after_the_worker_and_its_guard_are_killed_and_another_s
 
     with_host(work)  # it begins by removing what dead owners left, and ends with a look at what is left
     assert list_of(worker.pid) == []
+
+
+DEEP = """
+import asyncio, os, signal, subprocess, sys
+from rollbook.containers import Container, ContainerHost
+async def main():
+    image, how = sys.argv[1:]
+    host = ContainerHost()
+    await host.open()
+    if how != "start":
+        handle = await host.start(Container(image=image, processes=128))
+        command = "import os\\nfor _ in range(4000): os.mkdir('a'); os.chdir('a')"
+        await handle.run(f'python3 -c "{command}"')
+        if how == "die":
+            os.kill(host._guard.pid, signal.SIGKILL)
+            os._exit(0)
+        await host.remove(handle)
+    await (await host.start(Container(image=image))).run("true")
+    await host.close()
+asyncio.run(main())
+"""
+
+
+@podman_only
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can look into the files of a container")
+@pytest.mark.parametrize("steps", [["remove"], ["die", "start"]])
+def test_folders_deeper_than_podman_can_remove_leave_the_machine_usable(tmp_path: Path, steps: list[str]) -> None:
+    # In a store of its own: podman could not be used any more with one that it fails to clean up.
+    shared = subprocess.run(["podman", "info", "--format", "{{.Store.GraphRoot}}"], capture_output=True, text=True)
+    lines = ["[storage]", 'driver = "overlay"', f'runroot = "{tmp_path}/run"', f'graphroot = "{tmp_path}/graph"']
+    lines += ["[storage.options]", f'additionalimagestores = ["{shared.stdout.strip()}"]']
+    (tmp_path / "storage.conf").write_text("\n".join(lines))
+    variables = {**os.environ, "CONTAINERS_STORAGE_CONF": str(tmp_path / "storage.conf")}
+    try:
+        for step in steps:
+            worker = ["prlimit", "--nofile=2048:2048", sys.executable, "-c", DEEP, IMAGE, step]
+            ended = subprocess.run(worker, env=variables, capture_output=True, text=True, check=False)
+            assert (ended.returncode, ended.stderr) == (0, "")
+        listed = subprocess.run(["podman", "ps", "--all", "--quiet"], env=variables, capture_output=True, check=True)
+        assert listed.stdout == b""
+        assert not list((tmp_path / "graph" / "overlay").glob("*/diff/a"))
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path / "graph" / "overlay"], check=False)
 
 
 def test_nothing_of_a_living_owner_is_removed(with_host: WithHost) -> None:

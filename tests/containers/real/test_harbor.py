@@ -407,6 +407,38 @@ def test_artifacts_never_take_the_place_of_others(tmp_path: Path) -> None:
     assert rollout.outcome["steps"][0]["notes"] == ["artifact /app/notes: another artifact is kept as report"]
 
 
+@pytest.mark.parametrize(
+    "fill", ["head -c 9000000 /dev/zero > /logs/artifacts/big", "rm -rf /logs/artifacts; ln -s / /logs/artifacts"]
+)
+def test_an_artifact_that_is_too_large_is_left_out_and_the_work_is_scored(
+    tmp_path: Path, fill: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollbook.environments.harbor.artifacts.MAX_ARTIFACT_BYTES", 1 << 20)
+    subprocess.run(["cp", "-r", TASKS / "write-word", tmp_path / "task"], check=True)
+    (tmp_path / "task" / "solution" / "solve.sh").write_text(f"#!/bin/bash\necho hello > word.txt; {fill}\n")
+    (rollout,) = play(tmp_path / "run", tmp_path / "task", "oracle").values()
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+    (note,) = rollout.outcome["steps"][0]["notes"]
+    assert note == "artifact /logs/artifacts: /logs/artifacts is larger than 1048576 bytes"
+
+
+LINKED_WORK = "mkdir work; echo 7 > work/a; ln work/a work/b; ln -s b answer.txt; mv answer.txt work; ln -s / work/out"
+
+
+def test_separate_tests_find_the_files_that_links_of_an_artifact_lead_to(tmp_path: Path) -> None:
+    task = copy_task("separate-tests", tmp_path / "task", '"/app/answer.txt"', '"/app/work"')
+    (task / "solution" / "solve.sh").write_text(f"{LINKED_WORK}; echo running > /run/live.txt\n")
+    test = task / "tests" / "test.sh"
+    test.write_text(test.read_text().replace("/app/answer.txt", "/app/work/answer.txt"))
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+    note = "artifact /app/work: links that lead elsewhere or special files are left out: work/out"
+    assert rollout.outcome["steps"][0]["notes"] == [note]
+    assert reverify(tmp_path / "run", tmp_path / "again") == ([1.0], [])
+
+
 def test_nothing_of_the_tests_of_a_step_is_left_for_the_agent_of_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

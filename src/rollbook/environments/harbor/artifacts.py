@@ -17,6 +17,9 @@ from rollbook.environments.harbor.verification import LOGS, KeptArtifact
 from rollbook.errors import RolloutFailed
 
 MAX_ARTIFACT_BYTES = 64 << 20
+NAMED, NAME_CHARS = 3, 100
+"""How much a note says of files that are left out."""
+
 KEPT_FOLDER = "artifacts"
 PUBLISHED = f"{LOGS}/artifacts"
 """The folder in which an agent may leave anything: always kept."""
@@ -80,7 +83,7 @@ async def _copy(handle: ContainerHandle, artifacts: list[str | Artifact], folder
         wanted = artifact.destination if isinstance(artifact, Artifact) and artifact.destination else source
         place = folder / wanted.strip("/")
         try:
-            await _copy_one(handle, source, place, renamed=wanted != source)
+            left_out = await _copy_one(handle, source, place, renamed=wanted != source)
         except FileNotFoundError as error:
             collected.missing.append(source)
             collected.notes.append(f"artifact {source}: {str(error)[:200]}")
@@ -90,24 +93,41 @@ async def _copy(handle: ContainerHandle, artifacts: list[str | Artifact], folder
                 raise
             collected.notes.append(f"artifact {source}: {str(error)[:200]}")
             continue
+        if left_out:
+            collected.notes.append(f"artifact {source}: {_describe_left_out(left_out)}")
         if place.exists():
             collected.found.append(KeptArtifact(source, place))
         else:
             collected.missing.append(source)
+            collected.notes.append(f"artifact {source}: it is a link, or neither a file nor a folder")
     return collected
 
 
-async def _copy_one(handle: ContainerHandle, source: str, place: Path, *, renamed: bool) -> None:
-    """Copy one artifact to its place; FileExistsError if it would be renamed to one that is kept already."""
+def _describe_left_out(names: list[str]) -> str:
+    """Return a note about links and special files that were not kept, bounded.
+
+    >>> _describe_left_out(["app/a", "app/b", "app/c", "app/d"])
+    'links that lead elsewhere or special files are left out: app/a, app/b, app/c and 1 more'
+    """
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    shown = ", ".join(ascii(name)[1:-1][:NAME_CHARS] for name in names[:NAMED])
+    return f"links that lead elsewhere or special files are left out: {shown}{more}"
+
+
+async def _copy_one(handle: ContainerHandle, source: str, place: Path, *, renamed: bool) -> list[str]:
+    """Copy one artifact to its place, and return what is left out of it.
+
+    FileExistsError if it would be renamed to one that is kept already.
+    """
     if not renamed:
-        await handle.download(source, place.parent, max_bytes=MAX_ARTIFACT_BYTES)
-        return
+        return await handle.download(source, place.parent, max_bytes=MAX_ARTIFACT_BYTES)
     if place.exists():
         raise FileExistsError(f"another artifact is kept as {place.name}")
     place.parent.mkdir(parents=True, exist_ok=True)
     # Beside its place and not in it: under its own name it could meet another artifact.
     with tempfile.TemporaryDirectory(prefix=".artifact-", dir=place.parent) as temporary:
-        await handle.download(source, Path(temporary), max_bytes=MAX_ARTIFACT_BYTES)
+        left_out = await handle.download(source, Path(temporary), max_bytes=MAX_ARTIFACT_BYTES)
         arrived = Path(temporary) / PurePosixPath(source).name
         if arrived.exists():
             arrived.rename(place)
+    return left_out

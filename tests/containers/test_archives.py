@@ -1,0 +1,85 @@
+"""Unpack archives that code inside a container could have made."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from rollbook.containers.archives import unpack
+
+
+def pack(entries: dict[str, bytes | tuple[bytes, str] | None]) -> io.BytesIO:
+    """Return an archive: a file has content, a link its type and target, a folder nothing."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, content in entries.items():
+            entry = tarfile.TarInfo(name)
+            if content is None:
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            elif isinstance(content, tuple):
+                entry.type, entry.linkname = content
+            else:
+                entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content) if isinstance(content, bytes) else None)
+    file.seek(0)
+    return file
+
+
+def soft(target: str) -> tuple[bytes, str]:
+    return tarfile.SYMTYPE, target
+
+
+def hard(target: str) -> tuple[bytes, str]:
+    return tarfile.LNKTYPE, target
+
+
+FILES = {"app": None, "app/a": b"hello", "app/d": None, "app/d/f": b"deep", "app/..c": b"dots", "app/dl": soft("d")}
+
+
+@pytest.mark.parametrize(
+    ("link", "content"),
+    [
+        (soft("a"), b"hello"),
+        (hard("app/a"), b"hello"),
+        (soft("/app/a"), b"hello"),
+        (soft("./d/../a"), b"hello"),
+        (soft("dl/f"), b"deep"),
+        (soft("/app/dl/../a"), b"hello"),
+        (soft("..c"), b"dots"),
+        (soft("../app/a"), b"hello"),
+        (soft("d"), None),
+        (soft("none"), None),
+        (soft("link"), None),
+        (soft("."), None),
+        (soft("/etc/passwd"), None),
+        (soft("/application/a"), None),
+        (soft("../../../../../../../../etc/passwd"), None),
+        (soft("dl/../../../etc/passwd"), None),
+        (hard("../../etc/passwd"), None),
+        (hard("/etc/passwd"), None),
+        (hard("app/link"), None),
+    ],
+)
+def test_a_link_to_a_file_of_the_archive_becomes_a_copy_and_others_are_left_out(
+    tmp_path: Path, link: tuple[bytes, str], content: bytes | None
+) -> None:
+    left_out = unpack(pack({**FILES, "app/link": link}), tmp_path, "/app", 1000)
+    assert left_out == ["app/dl", *(["app/link"] if content is None else [])]
+    assert not any(path.is_symlink() for path in tmp_path.rglob("*"))
+    place = tmp_path / "app" / "link"
+    assert (place.read_bytes() if place.exists() else None) == content
+
+
+def test_links_to_a_large_file_cannot_fill_the_disk(tmp_path: Path) -> None:
+    links = {f"app/{number}": soft("big") for number in range(10_000)}
+    with pytest.raises(ValueError, match="larger than 100000 bytes: its links"):
+        unpack(pack({"app/big": bytes(60_000), **links}), tmp_path, "/app", 100_000)
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_links_in_circles_are_left_out(tmp_path: Path) -> None:
+    links = {f"app/{number}": soft(f"{(number + 1) % 3000}/../" * 9) for number in range(3000)}
+    assert len(unpack(pack({"app": None, **links}), tmp_path, "/app", 1 << 20)) == 3000
