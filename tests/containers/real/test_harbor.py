@@ -242,6 +242,40 @@ def test_an_agent_cannot_avoid_its_score_by_the_loss_of_its_shell(
     assert rollout.ended in (ended, "")  # a few processes end with the shell: sometimes there is room for a new one
 
 
+SIGNAL_ALL = """setsid nohup python3 -c "
+import os
+while not os.path.exists('/app/begin'): pass
+while True:
+    for name in os.listdir('/proc'):
+        if name.isdigit() and int(name) not in (1, os.getpid()):
+            try: os.kill(int(name), {signal})
+            except OSError: pass
+" > /dev/null 2>&1 &"""
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_agent_cannot_avoid_its_score_by_signals_to_the_editor(
+    tmp_path: Path, signal_number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from support.turns import serve_turns
+
+    monkeypatch.setattr("rollbook.containers.handle.INTERRUPT_S", 2.0)
+    monkeypatch.setattr("rollbook.environments.harbor.terminal.EDIT_S", 2.0)
+    monkeypatch.setattr("rollbook.environments.harbor.terminal.SHELL_S", 2.0)
+    paths = ["/app/word.txt", "/app/begin", "/app/more", "/app/more"]
+    turns = [call("edit_file", path=path, old="", new="hello") for path in paths]
+    turns.insert(1, call("bash", command=SIGNAL_ALL.format(signal=int(signal_number))))
+    with serve_turns([*turns, {"answer": "done"}]) as url:
+        rollbook.run(f"harbor:{TASKS / 'write-word'}", model=url, out=str(tmp_path / "run"), allow_shortfall=True)
+    assert [failure.message for _, _, failure in rollbook.load(tmp_path / "run").failures()] == []
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    said = [message.text for message in rollout.messages if message.role == "tool"]
+    assert said[0] == "wrote /app/word.txt, 5 characters"
+    assert said[-1].startswith("[/app/more cannot be edited: ")
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+
+
 def test_a_full_disk_of_the_host_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollbook.containers.host.LEAST_FREE_BYTES", 1 << 60)
     play(tmp_path / "run", TASKS / "write-word", "oracle")
