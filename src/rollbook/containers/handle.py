@@ -27,7 +27,7 @@ from rollbook.containers.control_groups import (
     lift_cpu_quota,
 )
 from rollbook.containers.deleted_files import count_deleted_bytes
-from rollbook.containers.layers import is_replaced_folder, measure_folders, remove_conflict
+from rollbook.containers.layers import is_replaced_folder, measure_folders, read_unlinked, remove_conflict
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
 from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
@@ -231,11 +231,17 @@ class ContainerHandle:
         """Return the command of this machine that runs a program inside, connected to its own pipes."""
         return self._runtime.exec_command(self.name, user, self.container.workdir, [], command)
 
-    async def remember_user(self, name: str) -> None:
-        """Find out the ids of a user now, by which commands run later if code inside has removed the user by then."""
-        found = await self.run(f'echo "$(id -u {quote(name)}):$(id -g {quote(name)})"')
+    async def remember_user(self, name: str) -> bool:
+        """Find out the ids of a user now, by which commands run later if code inside has removed the user by then.
+
+        Return whether there is such a user. A number needs no entry in /etc/passwd.
+        """
+        user = quote(name.partition(":")[0])
+        found = await self.run(f'export LC_ALL=C; echo "$(id -u {user}):$(id -g {user})"')
         if all(number.isdigit() for number in found.text.strip().split(":")):
             self._user_ids[name] = found.text.strip()
+        missing = "no such user" in found.text or "unknown user" in found.text
+        return not missing or name.partition(":")[0].isdigit()
 
     async def open_shell(
         self,
@@ -408,6 +414,15 @@ class ContainerHandle:
 
     async def _exists(self) -> bool:
         return (await self._runtime.call("container", "inspect", "--format", "{{.Id}}", self.name)).code == 0
+
+    async def read_unlinked(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Return the content of a regular file as root, but follow no link, which code of a user may have made.
+
+        It is read from outside, while the container runs: nothing inside is run for that. FileNotFoundError if there is
+        no regular file; ValueError if it is larger.
+        """
+        root = f"/proc/{await self.main_pid()}/root"
+        return await asyncio.to_thread(read_unlinked, root, path, max_bytes)
 
     async def read_archived(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file by the runtime alone: nothing inside is run for that, and it may be stopped."""

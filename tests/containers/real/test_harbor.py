@@ -356,6 +356,33 @@ def test_what_a_program_does_to_its_container_is_scored(
     assert list_left() == []
 
 
+def test_a_program_cannot_read_a_file_of_root_by_a_link_in_place_of_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = copy_task("write-word", tmp_path / "task", "[agent]", '[agent]\nuser = "nobody"')
+    with (task / "environment" / "Dockerfile").open("a") as file:
+        file.write("RUN chmod 777 /app && chmod 700 /root && echo 7hidden7 > /root/secret\n")
+    answer = "echo hello > /app/word.txt; ln -sf /root/secret /logs/agent/answer.txt; ROLLBOOK_ANSWER=/dev/null"
+    script = tmp_path / "script.jsonl"
+    script.write_text(json.dumps({"answer": answer, "prompt_ids": [1], "ids": [2, 3], "logprobs": [0.0, 0.0]}))
+    monkeypatch.chdir(Path(__file__).parent)
+    rollbook.run(f"harbor:{task}", agent="program:bash agent.sh", model=f"scripted:{script}", out=str(tmp_path / "run"))
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+    assert not any("7hidden7" in message.text for message in rollout.messages)
+
+
+def test_a_user_of_the_agent_that_the_image_lacks_is_an_image_error(tmp_path: Path) -> None:
+    task = copy_task("write-word", tmp_path / "task", "[agent]", '[agent]\nuser = "ghost"')
+    assert play(tmp_path / "run", task, "nop") == {}
+    (failure,) = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
+    assert failure.kind == "image_error"
+    assert "[agent] user = 'ghost': the image has no such user" in failure.message
+    by_number = copy_task("write-word", tmp_path / "number", "[agent]", "[agent]\nuser = 4321")
+    assert rewards(play(tmp_path / "run2", by_number, "nop")) == {"number": 0.0}
+
+
 def kill_clients_once(mark: str) -> None:
     """Wait for a process with a mark in its command line, and kill every `exec` of the runtime that we started."""
     while not any(mark in line for _, line in list_processes()):
