@@ -339,7 +339,7 @@ def read_task(folder: Path) -> HarborTask:
 
 
 def _check_values(table: Mapping[str, JSON], where: str) -> Iterator[str]:
-    """Yield the variables of `env` tables that are no text: the error of a conversion does not name them.
+    """Yield the variables of `env` tables that are not text: the error of a conversion does not name them.
 
     >>> list(_check_values({"verifier": {"env": {"A": "1", "B": 2}}}, ""))
     ['[verifier.env] B = 2: give a text, as in B = "2"']
