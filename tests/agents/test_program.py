@@ -223,7 +223,7 @@ def test_the_choice_is_checked_against_the_environment_and_against_edits(tmp_pat
         UsageError, match=r"agent.py was edited since the run was planned, or no longer exists: start a new run"
     ):
         check_agent_unchanged(result)
-    with pytest.raises(UsageError, match="--agent x: write program:COMMAND"):
+    with pytest.raises(UsageError, match=r"--agent x: write program:COMMAND.*oracle or nop"):
         resolve_agent("x", plain)
     for field, has in {
         "tools": "has tools",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.containers.layers import Layers, is_replaced_folder, remove_conflict
+from rollbook.containers.layers import Layers, is_replaced_folder, read_unlinked, remove_conflict
 
 
 def write(layer: Path, *paths: str) -> None:
@@ -153,3 +153,18 @@ def test_a_file_in_the_way_of_a_folder_is_replaced_by_an_empty_one(tmp_path: Pat
     remove_conflict(str(tmp_path), "/app", is_folder=True)
     assert is_replaced_folder(str(tmp_path / "app"))
     assert list((tmp_path / "app").iterdir()) == []
+
+
+def test_a_file_is_read_only_if_no_link_is_on_the_way(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root, "logs/agent/answer.txt")
+    write(tmp_path, "secret")
+    (root / "linked").symlink_to(tmp_path)
+    (root / "logs" / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(root / "logs" / "pipe")
+    assert read_unlinked(str(root), "/logs/agent/answer.txt", 4) == b"root"
+    with pytest.raises(ValueError, match="larger than 3 bytes"):
+        read_unlinked(str(root), "/logs/agent/answer.txt", 3)
+    for path in ("/linked/secret", "/logs/link", "/logs/pipe", "/logs/agent", "/logs/none", "/none/at/all"):
+        with pytest.raises(FileNotFoundError):
+            read_unlinked(str(root), path, 1000)

@@ -20,7 +20,8 @@ def resolve_agent(agent: str, environments: Mapping[str, EnvironmentSpec]) -> Ag
         return _resolve_reference(agent, environments)
     if not agent.startswith(PROGRAM_PREFIX):
         raise UsageError(
-            f"--agent {agent}: write {PROGRAM_PREFIX}COMMAND, as in --agent '{PROGRAM_PREFIX}python agent.py'"
+            f"--agent {agent}: write {PROGRAM_PREFIX}COMMAND, as in --agent '{PROGRAM_PREFIX}python agent.py', "
+            f"or {' or '.join(REFERENCE_AGENTS)} for tasks in containers"
         )
     command = agent.removeprefix(PROGRAM_PREFIX)
     inside = bool(environments) and all(spec.container for spec in environments.values())

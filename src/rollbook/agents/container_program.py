@@ -154,9 +154,9 @@ async def _was_killed(result: CommandResult, container: ContainerHandle) -> bool
 
 
 async def _read_answer(rollout: Rollout, container: ContainerHandle) -> None:
-    """Append the answer that the program left, if any."""
+    """Append the answer that the program left, if any. A link could lead to a file that the program may not read."""
     try:
-        raw = await container.read(ANSWER_FILE, max_bytes=ANSWER_LIMIT, user="0")
+        raw = await container.read_unlinked(ANSWER_FILE, max_bytes=ANSWER_LIMIT)
     except (FileNotFoundError, ValueError):
         return
     rollout.messages = [*rollout.messages, Message("assistant", raw.decode(errors="replace"), name="program")]

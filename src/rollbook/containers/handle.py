@@ -27,7 +27,7 @@ from rollbook.containers.control_groups import (
     lift_cpu_quota,
 )
 from rollbook.containers.deleted_files import count_deleted_bytes
-from rollbook.containers.layers import is_replaced_folder, measure_folders, remove_conflict
+from rollbook.containers.layers import is_replaced_folder, measure_folders, read_unlinked, remove_conflict
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
 from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rollbook.containers.host import ContainerHost
 
 COMMAND_S = 60.0
+INTERRUPT_S = 30.0
 COPY_S = 300.0
 END_COPY_S = 10.0
 STORAGE_CHECK_S = 5.0
@@ -187,7 +188,7 @@ class ContainerHandle:
         return self._was_exhausted(state.finished_at.timestamp(), within_s)
 
     async def _interrupt(self, script: str) -> None:
-        await self._runtime.call("exec", "--user", "0", self.name, "/bin/sh", "-c", script, timeout_s=30)
+        await self._runtime.call("exec", "--user", "0", self.name, "/bin/sh", "-c", script, timeout_s=INTERRUPT_S)
 
     async def run(
         self,
@@ -198,9 +199,13 @@ class ContainerHandle:
         workdir: str = "",
         env: Mapping[str, str] | None = None,
         max_bytes: int = OUTPUT_BYTES,
+        shell: KeptShell | None = None,
     ) -> CommandResult:
-        """Run a command by bash (sh without one), with an own folder, variables and user; nothing of it stays."""
-        shell = await self._shell_of(user)
+        """Run a command by bash (sh without one), with an own folder, variables and user; nothing of it stays.
+
+        `shell` is one that `open_shell` returned, of another user for example.
+        """
+        shell = shell or await self._shell_of(user)
         settings = [f"cd {quote(workdir)} || exit 126"] if workdir else []
         settings += [f"export {name}={quote(value)}" for name, value in (env or {}).items()]
         script = "(" + "\n".join([*settings, f"eval {quote(command)}"]) + "\n)"
@@ -226,58 +231,89 @@ class ContainerHandle:
         """Return the command of this machine that runs a program inside, connected to its own pipes."""
         return self._runtime.exec_command(self.name, user, self.container.workdir, [], command)
 
-    async def remember_user(self, name: str) -> None:
-        """Find out the ids of a user now, by which commands run later if code inside has removed the user by then."""
-        found = await self.run(f'echo "$(id -u {quote(name)}):$(id -g {quote(name)})"')
+    async def remember_user(self, name: str) -> bool:
+        """Find out the ids of a user now, by which commands run later if code inside has removed the user by then.
+
+        Return whether there is such a user. A number needs no entry in /etc/passwd.
+        """
+        user = quote(name.partition(":")[0])
+        found = await self.run(f'export LC_ALL=C; echo "$(id -u {user}):$(id -g {user})"')
         if all(number.isdigit() for number in found.text.strip().split(":")):
             self._user_ids[name] = found.text.strip()
+        missing = "no such user" in found.text or "unknown user" in found.text
+        return not missing or name.partition(":")[0].isdigit()
 
-    async def open_shell(self, *, user: str = "", workdir: str = "", env: Mapping[str, str] | None = None) -> KeptShell:
+    async def open_shell(
+        self,
+        *,
+        user: str = "",
+        workdir: str = "",
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> KeptShell:
         """Open another shell inside, which keeps its folder and variables from command to command."""
+        allowed = timeout_s or self.container.start_timeout_s
         try:
-            return await self._open_shell(user, workdir, env or {})
+            return await self._open_shell(user, workdir, env or {}, allowed)
         except ImageError:
             if user not in self._user_ids:
                 raise
-            return await self._open_shell(self._user_ids[user], workdir, env or {})
+            return await self._open_shell(self._user_ids[user], workdir, env or {}, allowed)
 
-    async def _open_shell(self, user: str, workdir: str, env: Mapping[str, str]) -> KeptShell:
+    async def _open_shell(self, user: str, workdir: str, env: Mapping[str, str], timeout_s: float) -> KeptShell:
         values = {**self.container.env, **env}
         place = workdir or self.container.workdir
         command = self._runtime.exec_command(self.name, user, place, list(values), MAIN_COMMAND)
         shell = KeptShell(command, values, self._interrupt)
-        await shell.open(self.container.start_timeout_s)
+        await shell.open(timeout_s)
         return shell
 
-    async def read(self, path: str, *, max_bytes: int = MAX_FILE_BYTES, user: str = "") -> bytes:
+    async def read(
+        self,
+        path: str,
+        *,
+        max_bytes: int = MAX_FILE_BYTES,
+        user: str = "",
+        shell: KeptShell | None = None,
+        timeout_s: float = COMMAND_S,
+    ) -> bytes:
         """Return the content of a file; FileNotFoundError if there is none that can be read."""
-        result = await self.run(f"cat < {quote(path)}", max_bytes=2 * max_bytes + 2, user=user)
+        command = f"cat < {quote(path)}"
+        result = await self.run(command, max_bytes=2 * max_bytes + 2, user=user, shell=shell, timeout_s=timeout_s)
         if result.exit_code:
             raise FileNotFoundError(result.text.strip() or path)
         if result.omitted or len(result.output) > max_bytes:
             raise ValueError(f"{path} is larger than {max_bytes} bytes")
         return result.output
 
-    async def write(self, path: str, data: str | bytes, *, user: str = "") -> None:
+    async def write(
+        self,
+        path: str,
+        data: str | bytes,
+        *,
+        user: str = "",
+        shell: KeptShell | None = None,
+        timeout_s: float = COMMAND_S,
+    ) -> None:
         """Write a file; its folder is made if it is missing."""
         content = data.encode() if isinstance(data, str) else data
+        make = f"mkdir -p {quote(str(PurePosixPath(path).parent))}"
         if b"\0" in content:
-            await self._write_archive(path, content)
+            await self.run(make, shell=shell, timeout_s=timeout_s)
+            await self._put_file(PurePosixPath(path), content)
             return
         text = content.decode(errors="surrogateescape")
-        folder = str(PurePosixPath(path).parent)
-        result = await self.run(f"mkdir -p {quote(folder)} && printf %s {quote(text)} > {quote(path)}", user=user)
+        command = f"{make} && printf %s {quote(text)} > {quote(path)}"
+        result = await self.run(command, user=user, shell=shell, timeout_s=timeout_s)
         if result.exit_code:
             raise OSError(result.text.strip() or f"{path} cannot be written")
 
-    async def _write_archive(self, path: str, content: bytes) -> None:
-        target = PurePosixPath(path)
+    async def _put_file(self, target: PurePosixPath, content: bytes) -> None:
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:
             entry = tarfile.TarInfo(target.name)
             entry.size, entry.mode = len(content), 0o644
             tar.addfile(entry, io.BytesIO(content))
-        await self.run(f"mkdir -p {quote(str(target.parent))}")
         await self.put_archive(str(target.parent), archive.getvalue())
 
     async def upload(self, source: Path, target: str) -> None:
@@ -378,6 +414,15 @@ class ContainerHandle:
 
     async def _exists(self) -> bool:
         return (await self._runtime.call("container", "inspect", "--format", "{{.Id}}", self.name)).code == 0
+
+    async def read_unlinked(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Return the content of a regular file as root, but follow no link, which code of a user may have made.
+
+        It is read from outside, while the container runs: nothing inside is run for that. FileNotFoundError if there is
+        no regular file; ValueError if it is larger.
+        """
+        root = f"/proc/{await self.main_pid()}/root"
+        return await asyncio.to_thread(read_unlinked, root, path, max_bytes)
 
     async def read_archived(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file by the runtime alone: nothing inside is run for that, and it may be stopped."""

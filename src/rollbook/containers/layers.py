@@ -288,3 +288,22 @@ async def measure_folders(folders: Sequence[str]) -> int:
         if du.returncode is None:
             du.kill()
     return int(lines[-1].split()[0]) if lines else 0
+
+
+def read_unlinked(root: str, path: str, max_bytes: int) -> bytes:
+    """Return a regular file below a folder without following any link; FileNotFoundError if there is none."""
+    folder, name = posixpath.split(path)
+    try:
+        with _open_folder(root, folder) as parent:
+            # A pipe would not let us open it before somebody writes to it.
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
+    except OSError as error:
+        raise FileNotFoundError(f"{path} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(f"{path} is no regular file")
+    with open(descriptor, "rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"{path} is larger than {max_bytes} bytes")
+    return content

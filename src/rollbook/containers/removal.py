@@ -18,7 +18,7 @@ MAX_FOLDERS = 200_000
 """A folder with more is taken for a deep one: to look at everything would take longer than to remove it."""
 
 ASIDE = "rollbook-"
-"""The names of our folders beside a layer begin with this."""
+"""The names of our folders next to a layer begin with this."""
 
 END_S = 10.0
 
@@ -65,7 +65,7 @@ def _list_inner(path: str) -> list[str]:
 def empty_deep_folder(folder: str, timeout_s: float) -> bool:
     """Remove everything in a folder if it is deep, and what is left of earlier tries; return whether that is done.
 
-    An inner folder is moved beside the outer one before it is emptied, so that the depth does not matter.
+    An inner folder is moved next to the outer one before it is emptied, so that the depth does not matter.
     """
     beside = os.path.dirname(folder)
     deep = [each for each in (folder, *_list_aside(beside)) if is_deep(each)]

@@ -27,7 +27,7 @@ COMMAND_TIMEOUT_S = 120.0
 ERROR_CHARS = 600
 REMOVE_ATTEMPTS, REMOVE_PAUSE_S = 5, 0.5
 EMPTY_S = 60.0
-"""How long one attempt removes a deep folder; the next goes on with it."""
+"""How long one attempt removes a deep folder; the next attempt continues."""
 
 RUNTIME_VARIABLE = "ROLLBOOK_CONTAINER_RUNTIME"
 USER_NAMESPACE_START, USER_NAMESPACE_SIZE = 200_000, 65_536

@@ -242,6 +242,40 @@ def test_an_agent_cannot_avoid_its_score_by_the_loss_of_its_shell(
     assert rollout.ended in (ended, "")  # a few processes end with the shell: sometimes there is room for a new one
 
 
+SIGNAL_ALL = """setsid nohup python3 -c "
+import os
+while not os.path.exists('/app/begin'): pass
+while True:
+    for name in os.listdir('/proc'):
+        if name.isdigit() and int(name) not in (1, os.getpid()):
+            try: os.kill(int(name), {signal})
+            except OSError: pass
+" > /dev/null 2>&1 &"""
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_agent_cannot_avoid_its_score_by_signals_to_the_editor(
+    tmp_path: Path, signal_number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from support.turns import serve_turns
+
+    monkeypatch.setattr("rollbook.containers.handle.INTERRUPT_S", 2.0)
+    monkeypatch.setattr("rollbook.environments.harbor.terminal.EDIT_S", 2.0)
+    monkeypatch.setattr("rollbook.environments.harbor.terminal.SHELL_S", 2.0)
+    paths = ["/app/word.txt", "/app/begin", "/app/more", "/app/more"]
+    turns = [call("edit_file", path=path, old="", new="hello") for path in paths]
+    turns.insert(1, call("bash", command=SIGNAL_ALL.format(signal=int(signal_number))))
+    with serve_turns([*turns, {"answer": "done"}]) as url:
+        rollbook.run(f"harbor:{TASKS / 'write-word'}", model=url, out=str(tmp_path / "run"), allow_shortfall=True)
+    assert [failure.message for _, _, failure in rollbook.load(tmp_path / "run").failures()] == []
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    said = [message.text for message in rollout.messages if message.role == "tool"]
+    assert said[0] == "wrote /app/word.txt, 5 characters"
+    assert said[-1].startswith("[/app/more cannot be edited: ")
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+
+
 def test_a_full_disk_of_the_host_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollbook.containers.host.LEAST_FREE_BYTES", 1 << 60)
     play(tmp_path / "run", TASKS / "write-word", "oracle")
@@ -320,6 +354,33 @@ def test_what_a_program_does_to_its_container_is_scored(
     assert rollout.score
     assert (rollout.score.reward, rollout.ended or "", rollout.attempt) == (1.0, ended, 1)
     assert list_left() == []
+
+
+def test_a_program_cannot_read_a_file_of_root_by_a_link_in_place_of_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = copy_task("write-word", tmp_path / "task", "[agent]", '[agent]\nuser = "nobody"')
+    with (task / "environment" / "Dockerfile").open("a") as file:
+        file.write("RUN chmod 777 /app && chmod 700 /root && echo 7hidden7 > /root/secret\n")
+    answer = "echo hello > /app/word.txt; ln -sf /root/secret /logs/agent/answer.txt; ROLLBOOK_ANSWER=/dev/null"
+    script = tmp_path / "script.jsonl"
+    script.write_text(json.dumps({"answer": answer, "prompt_ids": [1], "ids": [2, 3], "logprobs": [0.0, 0.0]}))
+    monkeypatch.chdir(Path(__file__).parent)
+    rollbook.run(f"harbor:{task}", agent="program:bash agent.sh", model=f"scripted:{script}", out=str(tmp_path / "run"))
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+    assert not any("7hidden7" in message.text for message in rollout.messages)
+
+
+def test_a_user_of_the_agent_that_the_image_lacks_is_an_image_error(tmp_path: Path) -> None:
+    task = copy_task("write-word", tmp_path / "task", "[agent]", '[agent]\nuser = "ghost"')
+    assert play(tmp_path / "run", task, "nop") == {}
+    (failure,) = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
+    assert failure.kind == "image_error"
+    assert "[agent] user = 'ghost': the image has no such user" in failure.message
+    by_number = copy_task("write-word", tmp_path / "number", "[agent]", "[agent]\nuser = 4321")
+    assert rewards(play(tmp_path / "run2", by_number, "nop")) == {"number": 0.0}
 
 
 def kill_clients_once(mark: str) -> None:

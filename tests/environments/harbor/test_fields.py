@@ -15,6 +15,7 @@ HARBOR = {
         "schema_version task metadata verifier agent environment solution source multi_step_reward_strategy steps"
         " artifacts"
     ),
+    "PackageInfo": "name version description authors keywords",
     "AgentConfig": "network_mode allowed_hosts timeout_sec user",
     "VerifierConfig": "network_mode allowed_hosts timeout_sec env user environment_mode environment collect",
     "VerifierCollectConfig": "command service timeout_sec user",
@@ -28,10 +29,11 @@ HARBOR = {
     "StepConfig": "name agent verifier min_reward healthcheck artifacts",
     "ArtifactConfig": "source destination exclude service",
 }
-"""Fields by the names of Harbor's classes. Those of `[task]` and `tpu` are not listed: one is free, one is refused."""
+"""Fields by the names of Harbor's classes. Those of `tpu` are not listed: it is refused."""
 
 TABLES = {
     "TaskConfig": "TaskConfig",
+    "PackageInfo": "DescriptionTable",
     "AgentConfig": "AgentTable",
     "VerifierConfig": "VerifierTable",
     "VerifierCollectConfig": "Collect",
@@ -44,6 +46,7 @@ TABLES = {
 }
 OLDER = {"TaskConfig": {"version"}, "EnvironmentConfig": {"memory", "storage"}}
 WITHOUT_EFFECT = {("TaskConfig", "task"), ("TaskConfig", "source")}
+WITHOUT_EFFECT |= {("PackageInfo", field) for field in HARBOR["PackageInfo"].split()}
 """What describes a task and changes nothing in how it runs, in Harbor either."""
 
 

@@ -132,6 +132,10 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(tmp_path: Path, toml: st
     ("toml", "names"),
     [
         (QUIET + "colour = 1", "colour"),
+        (QUIET + "[task]\nfoo = 1", "foo"),
+        (QUIET + "env = {A = 1}", r'\[environment.env\] A = 1: give a text, as in A = "1"'),
+        (QUIET + "[verifier.environment]\nenv = {B = true}", r"\[verifier.environment.env\] B = True"),
+        ("[[steps]]\nname = 'a'\nverifier.env = {C = 1.5}\n" + QUIET, r"\[steps.verifier.env\] C = 1.5"),
         ("[verifyer]\n", "verifyer"),
         (QUIET + "memory_mb = 'much'", "memory_mb"),
         ("[environment\n", "task.toml"),

@@ -47,7 +47,7 @@ from rollbook.environments.harbor.verification import (
     run_shared_tests,
 )
 from rollbook.environments.tools import ToolOutput, tool, tool_methods
-from rollbook.errors import ContainerError, RolloutFailed, UsageError
+from rollbook.errors import ContainerError, ImageError, RolloutFailed, UsageError
 
 DEFAULT_MEMORY_MB, DEFAULT_CPUS, DEFAULT_STORAGE_MB = 2048, 1.0, 10_240
 SOLUTION = "/solution"
@@ -142,9 +142,10 @@ class Harbor(Environment):
         steps = read.steps
         if not all(step.verifier.is_separate for step in steps):
             await container.require_layers()
-        for name in {user_name(user) for step in steps for user in (step.agent.user, step.verifier.user)} - {""}:
-            await container.remember_user(name)
         user = user_name(steps[0].agent.user)
+        for name in {user_name(each) for step in steps for each in (step.agent.user, step.verifier.user)} - {""}:
+            if not await container.remember_user(name) and name == user:
+                raise ImageError(f"[agent] user = {name!r}: the image has no such user")
         if read.config.environment.healthcheck:
             await wait_until_healthy(container, read.config.environment.healthcheck, user)
         servers = TaskServers(container, read.config.environment.mcp_servers, list(tool_methods(type(self))))

@@ -83,7 +83,7 @@ def _check_version(config: TaskConfig) -> Iterator[str]:
 
 
 def _check_description(config: TaskConfig) -> Iterator[str]:
-    name, reward = config.task.get("name", ""), config.metadata.get("reward")
+    name, reward = config.task.name, config.metadata.get("reward")
     if not isinstance(name, str):
         yield f"[task] name = {name!r}: give a text"
     if reward is not None and (not isinstance(reward, str) or not reward):

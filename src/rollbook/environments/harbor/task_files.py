@@ -170,12 +170,22 @@ class StepTable(_Table, frozen=True):
     artifacts: list[str | Artifact] = []
 
 
+class DescriptionTable(_Table, frozen=True):
+    """[task]: what the task is called, and by whom it is; nothing of it changes how it runs."""
+
+    name: JSON = ""
+    version: str | None = None
+    description: str = ""
+    authors: list[dict[str, JSON]] = []
+    keywords: list[str] = []
+
+
 class TaskConfig(_Table, frozen=True):
     """task.toml."""
 
     schema_version: str = ""
     version: str = ""
-    task: dict[str, JSON] = {}
+    task: DescriptionTable = DescriptionTable()
     metadata: dict[str, JSON] = {}
     source: str | None = None
     agent: AgentTable = AgentTable()
@@ -319,10 +329,30 @@ def read_task(folder: Path) -> HarborTask:
     """Read a task folder; a UsageError names the file and the field that is wrong."""
     path = folder / CONFIG_FILE
     try:
-        config = msgspec.convert(tomllib.loads(path.read_text()), TaskConfig)
+        tables = tomllib.loads(path.read_text())
+        for line in _check_values({**tables, "metadata": {}, "task": {}}, ""):
+            raise UsageError(f"{path}: {line}")
+        config = msgspec.convert(tables, TaskConfig)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"{path}: {error}") from None
     return HarborTask(folder, config)
+
+
+def _check_values(table: Mapping[str, JSON], where: str) -> Iterator[str]:
+    """Yield the variables of `env` tables that are not text: the error of a conversion does not name them.
+
+    >>> list(_check_values({"verifier": {"env": {"A": "1", "B": 2}}}, ""))
+    ['[verifier.env] B = 2: give a text, as in B = "2"']
+    """
+    for key, value in table.items():
+        place = f"{where}.{key}" if where else key
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, dict) and key == "env":
+                for name, each in inner.items():
+                    if not isinstance(each, str):
+                        yield f'[{place}] {name} = {each}: give a text, as in {name} = "{each}"'
+            elif isinstance(inner, dict):
+                yield from _check_values(inner, place)
 
 
 def strip_canary(text: str) -> str:

@@ -18,6 +18,10 @@ MAX_EDITED_BYTES = 4 << 20
 KILLED = 137
 """The exit code of a program that was killed."""
 
+EDIT_S = 20.0
+SHELL_S = 20.0
+"""For a shell that is not the first; less than the deadline of a tool call."""
+
 END_S = 0.5
 """The shells of a container that is killed may end a little before the runtime knows of its end."""
 
@@ -28,6 +32,7 @@ class AgentTerminal:
     def __init__(self, handle: ContainerHandle, user: str) -> None:
         self._handle, self.user = handle, user
         self._shell: KeptShell | None = None
+        self._editor: KeptShell | None = None
         self._had_shell = False
         self._deadline: float | None = None
 
@@ -50,12 +55,11 @@ class AgentTerminal:
         allowed = self.time_left()
         if self._shell is None:
             try:
-                self._shell = await self._handle.open_shell(user=self.user)
+                self._shell = await self._open_shell()
             except ContainerError as error:
-                if not self._had_shell or not await self._lacks_shell(error):
+                if not await self._lacks_shell(error):
                     raise
                 return f"[no shell can be started: {error}]"
-            self._had_shell = True
         wanted = min(allowed, timeout_s) if timeout_s and timeout_s > 0 else allowed
         try:
             result = await self._shell.run(command, wanted, OUTPUT_BYTES)
@@ -68,8 +72,16 @@ class AgentTerminal:
         remarks += ["[the shell ended; the next command runs in a new one]"] if result.shell_ended else []
         return "\n".join(part for part in (result.text.rstrip("\n"), *remarks) if part) or "[no output]"
 
+    async def _open_shell(self) -> KeptShell:
+        """Open a shell; a later one gets less time, because code of the agent may stop every process that starts."""
+        shell = await self._handle.open_shell(user=self.user, timeout_s=SHELL_S if self._had_shell else None)
+        self._had_shell = True
+        return shell
+
     async def _lacks_shell(self, error: ContainerError) -> bool:
-        """Return whether the agent removed what a shell needs, such as its program or the working folder."""
+        """Return whether the agent removed or stopped what a shell needs, such as its program or the working folder."""
+        if not self._had_shell:
+            return False
         if isinstance(error, ImageError):
             return True
         if isinstance(error, ClientKilled):
@@ -97,27 +109,40 @@ class AgentTerminal:
 
     async def edit_file(self, path: str, old: str, new: str) -> str:
         """Replace the only occurrence of a text in a file; without an old text, write the whole file."""
-        self.time_left()
+        allowed = min(self.time_left(), EDIT_S)
+        try:
+            return await self._edit(path, old, new, allowed)
+        except (ImageError, OSError, ValueError) as error:
+            raise ToolMisuse(str(error)) from None
+        except ContainerError as error:
+            await asyncio.sleep(END_S)
+            if not await self._lacks_shell(error):
+                raise
+            await self._close_editor()
+            return f"[{path} cannot be edited: {error}]"
+
+    async def _edit(self, path: str, old: str, new: str, timeout_s: float) -> str:
+        # Not in the main shell, with which the container ends, nor in the agent's, whose state is the agent's.
+        if self._editor is None or self._editor.has_ended:
+            self._editor = await self._open_shell()
         if old:
-            text = await self._read(path)
+            data = await self._handle.read(path, max_bytes=MAX_EDITED_BYTES, shell=self._editor, timeout_s=timeout_s)
+            text = data.decode(errors="surrogateescape")
             if text.count(old) != 1:
                 raise ToolMisuse(f"the old text occurs {text.count(old)} times in {path}; it must occur once")
             new = text.replace(old, new)
-        try:
-            await self._handle.write(path, new.encode(errors="surrogateescape"), user=self.user)
-        except (ImageError, OSError, ValueError) as error:
-            raise ToolMisuse(str(error)) from None
+        content = new.encode(errors="surrogateescape")
+        await self._handle.write(path, content, shell=self._editor, timeout_s=timeout_s)
         return f"wrote {path}, {len(new)} characters"
 
-    async def _read(self, path: str) -> str:
-        try:
-            data = await self._handle.read(path, max_bytes=MAX_EDITED_BYTES, user=self.user)
-        except (FileNotFoundError, ImageError, ValueError) as error:
-            raise ToolMisuse(str(error)) from None
-        return data.decode(errors="surrogateescape")
-
     async def close(self) -> None:
-        """Close the shell."""
+        """Close the shells."""
         shell, self._shell = self._shell, None
         if shell:
             await shell.close()
+        await self._close_editor()
+
+    async def _close_editor(self) -> None:
+        editor, self._editor = self._editor, None
+        if editor:
+            await editor.close()
