@@ -188,7 +188,7 @@ def find_code(layers: Layers, entrypoint: Sequence[str], workdir: str) -> list[s
 def find_paths(text: str) -> list[str]:
     """Return the absolute paths that a script or a word of a command line names.
 
-    >>> find_paths("/start.sh; python3 /opt/serve.py & exec \"$@\"")
+    >>> find_paths("/start.sh; python3 /opt/serve.py & wait")
     ['/start.sh', '/opt/serve.py']
     """
     return re.findall(r"(?<![\w.$@/-])/[\w./@+-]+", text)
