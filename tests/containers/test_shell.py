@@ -178,3 +178,7 @@ def test_a_client_that_is_killed_on_this_machine_is_told_from_a_shell_that_is_ki
         await client.close()
 
     asyncio.run(kill_inside())
+
+
+def test_a_forged_end_with_thousands_of_digits_is_an_exit_code_of_1() -> None:
+    assert MarkerScanner(("word",), BoundedOutput()).feed(b"\nword " + b"7" * 5000 + b"\n") == ("word", 1, b"")

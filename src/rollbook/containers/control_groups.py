@@ -13,6 +13,7 @@ import ctypes
 import os
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -103,6 +104,27 @@ def list_processes(groups: str) -> list[int]:
     """Return the processes of a control group by their ids on this machine; OSError if the group is gone."""
     file = _find_file(groups, "memory", "cgroup.procs", "cgroup.procs")
     return [int(pid) for pid in file.read_text().split()] if file else []
+
+
+def find_pipe(pids: Iterable[int], inner_pid: int, descriptor: int) -> str:
+    """Return the pipe that a process has open, by its name in /proc; `inner_pid` is its id inside the container."""
+    for pid in pids:
+        with suppress(OSError, StopIteration):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            ids = next(line for line in lines if line.startswith("NSpid:")).split()
+            if ids[-1] == str(inner_pid):
+                return os.readlink(f"/proc/{pid}/fd/{descriptor}")
+    return ""
+
+
+def has_open(pid: int, pipe: str) -> bool:
+    """Return whether a process has a pipe open; False where we may not look."""
+    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if os.readlink(entry.path) == pipe:
+                    return True
+    return False
 
 
 def has_too_many_processes(groups: str) -> bool:

@@ -83,7 +83,8 @@ async def _serve(listener: socket.socket, connect: Connect) -> AsyncIterator[Non
         assert task
         connections.add(task)
         task.add_done_callback(connections.discard)
-        await _pass_on(reader, writer, connect)
+        with suppress(asyncio.CancelledError):  # by us, at the end; the stream would print it as an error
+            await _pass_on(reader, writer, connect)
 
     server = await asyncio.start_server(serve, sock=listener)
     try:
@@ -110,7 +111,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, c
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
+    with suppress(ConnectionError, RuntimeError):  # uvloop raises the latter for a connection that was closed
         while data := await reader.read(CHUNK_BYTES):
             writer.write(data)
             await writer.drain()

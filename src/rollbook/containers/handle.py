@@ -23,8 +23,11 @@ from rollbook.containers.control_groups import (
     SHOW_GROUPS,
     MemoryWatch,
     find_kill_count,
+    find_pipe,
+    has_open,
     has_too_many_processes,
     lift_cpu_quota,
+    list_processes,
 )
 from rollbook.containers.deleted_files import count_deleted_bytes
 from rollbook.containers.layers import is_replaced_folder, measure_folders, read_unlinked, remove_conflict
@@ -76,6 +79,8 @@ class ContainerHandle:
         self._main: KeptShell | None = None
         self._has_entrypoint = False
         self._shells: dict[str, KeptShell] = {}
+        self._retired: dict[KeptShell, asyncio.Task[None]] = {}
+        self._started = 0.0
         self._user_ids: dict[str, str] = {}
         self._snapshots: list[LabelledObject] = []
         self._watcher: asyncio.Task[None] | None = None
@@ -91,14 +96,22 @@ class ContainerHandle:
         labels = {OWNER_LABEL: self._owner.label}
         words = await self.image_entrypoint()
         self._has_entrypoint = bool(words)
-        command = [*LAUNCH_COMMAND, *words] if words else MAIN_COMMAND
+        shell, option, script, *more = [*LAUNCH_COMMAND, *words] if words else MAIN_COMMAND
+        command = [shell, option, await self._make_volumes() + script, *more]
         await self._open_main(self._runtime.run_command(self.name, self.container, labels, command))
+
+    async def _make_volumes(self) -> str:
+        """Return a script that makes the folders of volumes that the image only names, before anything else runs."""
+        if not self._runtime.ignores_volumes:
+            return ""
+        volumes = await self._inspect_image("Volumes")
+        return f"mkdir -p {' '.join(map(quote, volumes))} 2>/dev/null\n" if volumes else ""
 
     async def _open_main(self, command: Sequence[str], *, entrypoint: bool = True) -> None:
         main = KeptShell(command, self.container.env, self._interrupt)
         choice = ("entrypoint\n" if entrypoint else "shell\n") if self._has_entrypoint else ""
         await main.open(self.container.start_timeout_s, choice)
-        self._main = main
+        self._main, self._started = main, time.monotonic()
         await self._watch_memory(main)
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch_storage(), name="storage")
@@ -147,6 +160,11 @@ class ContainerHandle:
         self._storage_bytes = await self._count_written() + (self.container.storage_mb << 20)
         self._wrote_too_much = False
 
+    @property
+    def age_s(self) -> float:
+        """How long ago the container was started, the last time."""
+        return time.monotonic() - self._started
+
     async def is_running(self) -> bool:
         """Return whether the main process of the container is alive."""
         shown = await self._runtime.call("container", "inspect", "--format", "{{.State.Running}}", self.name)
@@ -190,6 +208,11 @@ class ContainerHandle:
     async def _interrupt(self, script: str) -> None:
         await self._runtime.call("exec", "--user", "0", self.name, "/bin/sh", "-c", script, timeout_s=INTERRUPT_S)
 
+    async def end_processes(self) -> None:
+        """Kill all processes inside but the first one; nothing if the container has ended."""
+        with suppress(ContainerError):
+            await self._interrupt("kill -9 -1")
+
     async def run(
         self,
         command: str,
@@ -209,19 +232,42 @@ class ContainerHandle:
         settings = [f"cd {quote(workdir)} || exit 126"] if workdir else []
         settings += [f"export {name}={quote(value)}" for name, value in (env or {}).items()]
         script = "(" + "\n".join([*settings, f"eval {quote(command)}"]) + "\n)"
+        before = self._list_processes()
         try:
-            return await shell.run(script, timeout_s, max_bytes)
+            result = await shell.run(script, timeout_s, max_bytes, alone=True)
         except ContainerError:
             if self._wrote_too_much:
                 why = f"the container wrote more than storage_mb={self.container.storage_mb}"
                 raise ContainerError(why) from None
             raise
+        now = self._list_processes()
+        pipe = find_pipe(now, shell.session_pid, shell.descriptor) if now - before else ""
+        if pipe and any(has_open(pid, pipe) for pid in now - before):
+            self._retire(shell)
+        return result
+
+    def _list_processes(self) -> set[int]:
+        with suppress(OSError):
+            return set(list_processes(self._groups))
+        return set()
+
+    def _retire(self, shell: KeptShell) -> None:
+        """Run later commands in another shell: processes that the last one left may print into the pipe of this one.
+
+        They live on, and what they print is dropped. Shells of `open_shell` are not ours to replace.
+        """
+        for user in [user for user, each in self._shells.items() if each is shell]:
+            del self._shells[user]
+            self._retired[shell] = asyncio.create_task(shell.drain(), name="draining")
+        if shell is self._main:
+            self._retired[shell] = asyncio.create_task(shell.drain(), name="draining")
 
     async def _shell_of(self, user: str) -> KeptShell:
         """Return the shell in which commands of a user run; that of the container's own user is its main process."""
-        if user in ("", self.container.user):
-            if self._main is None:
-                raise ContainerError(f"container {self.name} is not running")
+        user = "" if user == self.container.user else user
+        if self._main is None:
+            raise ContainerError(f"container {self.name} is not running")
+        if not user and self._main not in self._retired:
             return self._main
         if user not in self._shells or self._shells[user].has_ended:
             self._shells[user] = await self.open_shell(user=user)
@@ -478,7 +524,8 @@ class ContainerHandle:
         shown = await self._runtime.call(
             "image", "inspect", "--format", f"{{{{json .Config.{field}}}}}", self.container.image
         )
-        return msgspec.json.decode(shown.stdout or b"null", type=list[str] | None) or []
+        found = msgspec.json.decode(shown.stdout or b"null", type=list[str] | dict[str, msgspec.Raw] | None)
+        return [*found] if found else []
 
     async def require_layers(self) -> dict[str, str]:
         """Return the folders of this machine with the container's files; ContainerError where we may not use them."""
@@ -543,8 +590,10 @@ class ContainerHandle:
         return shown.decode().strip() or "/"
 
     async def _close_shells(self) -> None:
-        shells = [*self._shells.values(), *([self._main] if self._main else [])]
-        self._shells, self._main = {}, None
+        shells = [*self._shells.values(), *self._retired, *([self._main] if self._main else [])]
+        for task in self._retired.values():
+            task.cancel()
+        self._shells, self._main, self._retired = {}, None, {}
         await asyncio.gather(*(shell.close() for shell in shells))
 
     async def remove(self) -> None:

@@ -120,6 +120,8 @@ class Runtime(Protocol):
     """What containers need of podman, docker or a later one."""
 
     name: str
+    ignores_volumes: bool
+    """Whether volumes of an image are ordinary folders of a container, which has to be made if the image lacks it."""
 
     def run_command(self, name: str, container: Container, labels: Mapping[str, str], main: Sequence[str]) -> list[str]:
         """Return the command that starts a container with `main` and stays connected to its pipes."""
@@ -249,6 +251,7 @@ class CommandLine:
     remove_options: Sequence[str] = ()
     force_network: Sequence[str] = ("--force",)
     storage_format = ""
+    ignores_volumes = False
 
     def run_command(self, name: str, container: Container, labels: Mapping[str, str], main: Sequence[str]) -> list[str]:
         """Return the command that starts a container with `main` and stays connected to its pipes."""
@@ -433,6 +436,7 @@ class Podman(CommandLine):
 
     name = "podman"
     storage_format = "{{.Store.GraphRoot}}"
+    ignores_volumes = True
     remove_options = ("--time", "0")  # the first process of a container ignores requests to end
 
     @property
@@ -478,12 +482,13 @@ class Podman(CommandLine):
         return [name for name in names if any(name in (each.id, each.name) for each in left)]
 
     async def release_files(self, name: str) -> None:
-        """Unmount the files of a container that has ended: a `podman cp` that is killed leaves them mounted.
+        """Unmount the files of a container that has ended: a `podman cp` or `exec` that is killed leaves them mounted.
 
-        podman leaves a container alone that runs.
+        podman leaves a container alone that runs. Without `cleanup` it would take the files for mounted.
         """
         with suppress(ContainerError):
             await self.call("umount", "--force", name)
+            await self.call("container", "cleanup", name)
 
     def list_states(self, label: str) -> list[LabelledObject]:
         """Return the containers with a label that runc or crun knows.

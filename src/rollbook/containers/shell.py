@@ -29,6 +29,9 @@ EXIT_S = 5.0
 CLIENT_CHECK_S = 1.0
 READ_BYTES = 1 << 16
 ERROR_BYTES = 16 << 10
+MAX_DIGITS = 20
+BASH_DESCRIPTOR, SH_DESCRIPTOR = 199, 9
+"""Where a session writes. Commands use small numbers themselves; in plain sh there are no others."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 _LOOP = """read -r word || exit 0
@@ -118,7 +121,11 @@ class MarkerScanner:
                 continue
             number = bytes(self._buffer[at + len(mark) : end])
             self._output.add(bytes(self._buffer[:at]))
-            return word, int(number) if number.isdigit() else 1, bytes(self._buffer[end + 1 :])
+            return (
+                word,
+                int(number) if number.isdigit() and len(number) < MAX_DIGITS else 1,
+                bytes(self._buffer[end + 1 :]),
+            )
         keep = self._longest if not any(mark in self._buffer for mark in self._marks.values()) else len(self._buffer)
         self._output.add(bytes(self._buffer[:-keep]) if len(self._buffer) > keep else b"")
         del self._buffer[: max(0, len(self._buffer) - keep)]
@@ -141,8 +148,8 @@ def new_word() -> str:
     return f"rollbook-{secrets.token_hex(12)}"
 
 
-def _print_marker(word: str, number: str) -> str:
-    return f"printf '\\n%s %s\\n' {word} \"{number}\" >&9"
+def _print_marker(word: str, number: str, descriptor: str) -> str:
+    return f"command printf '\\n%s %s\\n' {word} \"{number}\" >&{descriptor}"
 
 
 MAIN_COMMAND = ("/bin/sh", "-c", _LOOP)
@@ -176,7 +183,8 @@ class KeptShell:
         self._error_reader: asyncio.Task[None] | None = None
         self._rest = b""
         self._lock = asyncio.Lock()
-        self._session_pid = 0
+        self.session_pid, self.descriptor = 0, SH_DESCRIPTOR
+        """The process of the session, by its id inside, and where it writes."""
 
     async def open(self, timeout_s: float, first_line: str = "") -> None:
         """Start the process and wait until the shell inside answers; why it does not is a Container- or ImageError.
@@ -222,11 +230,16 @@ class KeptShell:
         """Whether there is no process any more: code inside can kill a shell that is not the main process."""
         return self._process is not None and self._process.returncode is not None
 
-    async def run(self, command: str, timeout_s: float, max_bytes: int = OUTPUT_BYTES) -> CommandResult:
-        """Run a command in the shell, whose folder and variables stay; past its deadline it is killed."""
+    async def run(
+        self, command: str, timeout_s: float, max_bytes: int = OUTPUT_BYTES, *, alone: bool = False
+    ) -> CommandResult:
+        """Run a command in the shell, whose folder and variables stay; past its deadline it is killed.
+
+        `alone` leaves out what processes of earlier commands printed before this one.
+        """
         async with self._lock:
             began = ticks_now()
-            exchange = asyncio.ensure_future(self._exchange(command, max_bytes))
+            exchange = asyncio.ensure_future(self._exchange(command, max_bytes, alone))
             try:
                 done, _ = await asyncio.wait({exchange}, timeout=timeout_s)
                 if done:
@@ -240,18 +253,23 @@ class KeptShell:
 
     async def _end_command(self, exchange: asyncio.Future[CommandResult], began: int) -> CommandResult:
         """Kill what a command started; if the shell itself is stuck, kill the session too."""
-        for script in (_KILL_SCRIPT % (began, self._session_pid), f"kill -9 {self._session_pid}"):
+        for script in (_KILL_SCRIPT % (began, self.session_pid), f"kill -9 {self.session_pid}"):
             await self._interrupt(script)
             done, _ = await asyncio.wait({exchange}, timeout=KILL_GRACE_S)
             if done:
                 return msgspec.structs.replace(exchange.result(), timed_out=True)
         raise ContainerError("a command could not be ended after its deadline")
 
-    async def _exchange(self, command: str, max_bytes: int) -> CommandResult:
+    async def _exchange(self, command: str, max_bytes: int, alone: bool) -> CommandResult:
         """Send one command, and read up to its end. What it redirects with `exec` lasts as long as itself."""
-        word, output = new_word(), BoundedOutput(max_bytes)
-        await self._send(f"{{ eval {quote(command)}; }} </dev/null >&9 2>&9; {_print_marker(word, '$?')}\n")
-        ended, code = await self._read_marker(word, output)
+        begin, word, output, to = new_word(), new_word(), BoundedOutput(max_bytes), self.descriptor
+        start = f"{_print_marker(begin, '0', str(to))}; " if alone else ""
+        await self._send(
+            f"{start}{{ eval {quote(command)}; }} </dev/null >&{to} 2>&{to}; {_print_marker(word, '$?', str(to))}\n"
+        )
+        ended, code = await self._read_marker(begin, BoundedOutput()) if alone else (False, 0)
+        if not ended:
+            ended, code = await self._read_marker(word, output)
         if ended:
             await self._send("go\n")
             await self._greet_session()
@@ -259,12 +277,23 @@ class KeptShell:
         return CommandResult(code, kept, omitted, shell_ended=ended)
 
     async def _greet_session(self) -> None:
-        """Wait for a new session, and learn its process id."""
+        """Wait for a new session, and learn its process id and whether it is bash."""
         word = new_word()
-        await self._send(f"exec 9>&1; {_print_marker(word, '$$')}\n")
-        ended, self._session_pid = await self._read_marker(word, BoundedOutput())
+        bash, other = (
+            f"exec {to}>&1; {_print_marker(word, f'$(($$ * 2 + {is_bash}))', str(to))}"
+            for to, is_bash in ((BASH_DESCRIPTOR, 1), (SH_DESCRIPTOR, 0))
+        )
+        await self._send(f'if [ "$BASH_VERSION" ]; then eval {quote(bash)}; else {other}; fi\n')
+        ended, number = await self._read_marker(word, BoundedOutput())
         if ended:
             raise ContainerError("the shell of the container ends at once")
+        self.session_pid, self.descriptor = number // 2, BASH_DESCRIPTOR if number % 2 else SH_DESCRIPTOR
+
+    async def drain(self) -> None:
+        """Read and drop what processes of earlier commands print, until they all have ended."""
+        with suppress(ContainerError):
+            while await self._receive():
+                pass
 
     async def _read_marker(self, word: str, output: BoundedOutput) -> tuple[bool, int]:
         """Read up to the line with a word; return whether the session ended instead, and the number of the line."""
@@ -298,7 +327,7 @@ class KeptShell:
                 continue
             if not data:
                 raise await self._explain_end()
-            if not self._session_pid:
+            if not self.session_pid:
                 self._first_output = (self._first_output + data)[-ERROR_BYTES:]
             return data
 
@@ -316,14 +345,14 @@ class KeptShell:
         if self._error_reader:
             await asyncio.wait({self._error_reader}, timeout=1.0)
         text = (self._errors or await self._read_first_output()).decode(errors="replace")
-        what = "ended" if self._session_pid else "did not start"
+        what = "ended" if self.session_pid else "did not start"
         return classify_error(f"the container {what}: {summarize_error(text)}")
 
     async def _read_first_output(self) -> bytes:
         """Return what came before any shell answered: docker writes there why it could not start a process."""
         assert self._process
         assert self._process.stdout
-        if not self._session_pid:
+        if not self.session_pid:
             with suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     self._first_output += await self._process.stdout.read(ERROR_BYTES)
@@ -336,7 +365,7 @@ class KeptShell:
             return
         if process.stdin:
             process.stdin.close()
-        if not self._session_pid and process.returncode is None:
+        if not self.session_pid and process.returncode is None:
             # A runtime that is killed while it starts a container leaves half of it: let it come to its end.
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(process.wait())), START_GRACE_S)

@@ -530,3 +530,31 @@ def test_nothing_of_a_living_owner_is_removed(with_host: WithHost) -> None:
         worker.kill()
         worker.communicate()
     wait_until_nothing_is_left()
+
+
+def test_a_command_does_not_get_what_processes_of_earlier_commands_print(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        assert (await handle.run("(while :; do echo hello; sleep 0.02; done) & echo begun")).exit_code == 0
+        await asyncio.sleep(0.2)
+        for user in ("", "", "nobody"):
+            assert (await handle.run("sleep 0.1; echo own", user=user)).text == "own\n"
+        alive = (await handle.run("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")).text
+        assert "sleep 0.02" in alive or "while" in alive  # a server that somebody started goes on
+        assert (await handle.run("(sleep 0.2; echo late) & exit 0")).exit_code == 0
+        await asyncio.sleep(0.5)
+        assert (await handle.run("echo next")).text == "next\n"
+
+    with_host(work)
+
+
+@pytest.mark.parametrize("command", ["exec 9>/tmp/lock; flock 9; echo done", "exec 9>&-; echo done"])
+def test_a_command_may_use_descriptor_9_as_scripts_do(with_host: WithHost, command: str) -> None:
+    async def work(host: ContainerHost) -> None:
+        shell = await (await host.start(OWN)).open_shell()
+        result = await shell.run(command, 20)
+        assert (result.text, result.timed_out) == ("done\n", False)
+        assert (await shell.run("printf() { echo mine; }; printf x; cat /tmp/lock 2>/dev/null", 20)).text == "mine\n"
+        assert (await shell.run("echo on", 20)).text == "on\n"
+
+    with_host(work)

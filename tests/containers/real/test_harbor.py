@@ -632,6 +632,28 @@ def test_the_model_has_the_tools_of_the_mcp_servers_of_its_task(
     assert list_left() == []
 
 
+@pytest.mark.parametrize("signal_name", ["KILL", "STOP"])
+def test_an_agent_that_ends_an_mcp_server_of_its_task_is_scored(tmp_path: Path, signal_name: str) -> None:
+    from support.turns import serve_turns
+
+    end = f"for p in /proc/[0-9]*; do grep -q words.sh $p/cmdline && kill -{signal_name} ${{p#/proc/}}; done; echo sent"
+    turns = [
+        call("edit_file", path="/app/word.txt", old="", new="green-root---polite"),
+        call("bash", command=end),
+        call("word_of", colour="green"),
+        {"answer": "done"},
+    ]
+    limits = rollbook.Limits(tool_s=5.0)
+    with serve_turns(turns) as url:
+        rollbook.run(f"harbor:{TASKS / 'tool-server'}", model=url, out=str(tmp_path / "run"), limits=limits)
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    said = [message.text for message in rollout.messages if message.role == "tool"]
+    assert ("took longer than 5 s" if signal_name == "STOP" else "not reachable") in said[-1]
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+    assert list_left() == []
+
+
 @pytest.mark.parametrize(
     ("command", "kind", "attempts", "says"),
     [

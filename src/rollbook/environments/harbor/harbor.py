@@ -20,7 +20,7 @@ from rollbook.containers import (
 from rollbook.core import JSON, Rollout, Score, Task
 from rollbook.environments.environment import SERVERS_FIELD, Environment, OpenContainers
 from rollbook.environments.harbor.artifacts import ArtifactsRecord, find_recorded, keep_artifacts, record_artifacts
-from rollbook.environments.harbor.healthchecks import longest_wait_s, wait_for_services, wait_until_healthy
+from rollbook.environments.harbor.healthchecks import find_ports, longest_wait_s, wait_for_services, wait_until_healthy
 from rollbook.environments.harbor.refusals import find_refusals
 from rollbook.environments.harbor.rewards import choose_reward, combine_rewards, misses_reward
 from rollbook.environments.harbor.task_files import (
@@ -341,7 +341,8 @@ async def finish_step(state: HarborState) -> None:
     await state.servers.stop()
     await handle.allow_storage_again()
     notes = await run_collects(handle, step.verifier.collect) if step.verifier.collect else []
-    ports = await handle.list_ports()
+    checks = [state.task.config.environment.healthcheck, step.healthcheck]
+    ports = set() if step.verifier.is_separate else await find_ports(handle, checks)
     await handle.kill()
     await repair_user_files(handle)
     kept = handle.artifacts / "steps" / step.name if handle.artifacts and step.name else handle.artifacts
@@ -351,7 +352,6 @@ async def finish_step(state: HarborState) -> None:
             if step is not state.steps[-1]:
                 await restart_usable(handle)
         else:
-            checks = [state.task.config.environment.healthcheck, step.healthcheck]
             tests = await run_shared_tests(handle, step, kept, checks, ports)
     outcome = StepOutcome(step.name, tests, [*filter(None, notes), *artifacts.notes])
     if handle.artifacts and kept:

@@ -14,6 +14,9 @@ from rollbook.containers import ContainerHandle
 from rollbook.environments.harbor.task_files import Healthcheck
 from rollbook.errors import ContainerError
 
+SERVICE_START_S = 5.0
+"""How long after its start a container is looked at for ports, if no healthcheck says when its services are there."""
+
 PORTS_S = 10.0
 """How long tests wait for ports on which something listened while the agent worked; the agent may have been that."""
 
@@ -38,6 +41,13 @@ async def wait_until_healthy(handle: ContainerHandle, check: Healthcheck, user: 
             said = result.text.strip()[-300:] or "it said nothing"
             raise ContainerError(f"the healthcheck failed {failures} times: exit code {result.exit_code}: {said}")
         await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
+
+
+async def find_ports(handle: ContainerHandle, checks: Iterable[Healthcheck | None]) -> set[int]:
+    """Return the ports of the services of a container. An agent may end before a service has opened its port."""
+    if not any(checks) and await handle.is_running() and await handle.image_entrypoint():
+        await asyncio.sleep(max(0.0, SERVICE_START_S - handle.age_s))
+    return await handle.list_ports()
 
 
 async def wait_for_services(

@@ -84,18 +84,30 @@ class TaskServers:
             raise RolloutFailed("environment_error", "mcp", why) from None
 
     async def call(self, name: str, arguments: dict[str, JSON], timeout_s: float) -> str | ToolOutput:
-        """Call a tool; one that is late is an error that the model sees."""
+        """Call a tool; one that is late, or whose server broke, is an error that the model sees.
+
+        The server runs where the agent can end it: an agent must not avoid its score by that.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._session_of_tool[name].call(name, arguments)
         except TimeoutError:
             raise ToolMisuse(f"{name} took longer than {timeout_s:g} s") from None
+        except RolloutFailed as error:
+            if not await self._handle.is_running():
+                raise
+            raise ToolMisuse(error.message) from None
 
     async def stop(self) -> None:
-        """Disconnect; a server that is a command ends with its standard input."""
+        """Disconnect; a server that is a command ends with its standard input, or is killed.
+
+        podman does not release the files of a container while a command of it goes on that nobody waits for.
+        """
         sessions, self._sessions, self._session_of_tool = self._sessions, [], {}
         await asyncio.gather(*(session.close() for session in sessions))
         await self._forwarders.aclose()
+        if any(session.server.command for session in sessions):
+            await self._handle.end_processes()
 
 
 def read_tools(offered: list[JSON], known: dict[str, str], server: str) -> dict[str, JSON]:
