@@ -400,3 +400,16 @@ def test_own_seals_are_known_without_reading_the_disk(tmp_path: Path, rounds: in
     assert not claims.is_over()
     claims.seal([(claim, Seal(rounds, claim.epoch, claim.keys_left, {}, 0, {})) for claim in found])
     assert claims.is_over()
+
+
+def test_a_chunk_that_its_owner_has_sealed_is_free_for_a_later_round_although_the_owner_lives(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    round_ = open_round(book)
+    owner = make_presence(round_.number)
+    write_heartbeat(book.path, owner)
+    (claim,) = all_claims(ChunkClaimer(book, round_, owner.id))
+    pen = journal(book, owner.id, [JournalEntry(failed(book, 0, 0), True)])
+    write_seals(book.path, {0: (Seal(1, claim.epoch, 0, {"model_timeout": 1}, 0, pen.extents(1)), False)})
+    later = open_round(book)
+    (again,) = all_claims(ChunkClaimer(book, later, "later"))
+    assert (again.epoch, again.resealed, todo([again])) == (2, True, [(0, 0)])

@@ -198,6 +198,16 @@ def test_damaged_token_ids_of_an_unsealed_journal_are_named_by_the_line_that_nee
     assert (damage.line, sidecar.name in damage.problem) == (7, True)
 
 
+def test_every_line_of_an_unsealed_journal_whose_token_ids_are_lost_is_named(run: Path) -> None:
+    unseal(run)
+    sidecar = find(run, "journals/*.tokens")
+    sidecar.unlink()
+    problem = f"its token ids are lost: {sidecar.name} is missing"
+    found = verify_run(run).damage
+    assert {each.problem for each in found} == {problem}
+    assert sorted(each.line for each in found if not each.path.endswith(".failures.jsonl")) == [*range(1, 8)]
+
+
 def test_a_torn_end_is_no_damage(run: Path) -> None:
     unseal(run)
     with open(find(run, "journals/*.1.jsonl"), "ab") as file:
