@@ -348,3 +348,11 @@ def test_answers_that_began_while_an_effect_was_awaited_do_not_count() -> None:
         steps.auto.record_answer(steps.now - 0.5, 20)
     assert steps.auto.limit == 32
     assert steps.find_next(20) == (48, 26)
+
+
+@pytest.mark.parametrize(("changes", "known"), [(7, True), (8, False)])
+def test_a_refusal_is_matched_with_one_of_the_last_eight_limits(changes: int, known: bool) -> None:
+    steps = Steps()
+    limits = [limit for _, limit in steps.follow(80, 20, *[20] * (changes - 2))]
+    refuse(steps.auto, 0.0, 3)  # these began under the first limit
+    assert steps.auto.limit == (8 if known else limits[-1])

@@ -285,3 +285,22 @@ def test_the_choices_that_a_float_holds_end_where_they_exceed_it(top: int) -> No
 
     fits = [n for n in range(2, 1200) if majority_vote._fits_float(n, top)]
     assert fits == [n for n in range(2, 1200) if count(n) < 10**300]
+
+
+@pytest.mark.parametrize(
+    ("answers", "k", "steps"),
+    [
+        ([1, 1, 2], 2, 40),  # 2 x k x (one node for each of two numbers of votes) x (3 + 2 counts)
+        ([1, 1, 1, 2], 2, 40),  # no more than k votes of an answer matter
+        ([1, 1, 1, 2], 3, 108),
+        ([1, 2, 3, 4, 5], 3, 156),  # three tied answers need two nodes; the row has eight places: 5 x 2 + 3 counts
+    ],
+)
+def test_what_costs_as_many_steps_as_the_budget_is_counted(
+    answers: list[int], k: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    for budget in (steps, steps - 1):
+        monkeypatch.setattr(majority_vote, "EXACT_STEPS", budget)
+        drawn.append(maj_at_k(make_ballots([(answer, 1.0) for answer in answers]), [k])[k].drawn.tolist())
+    assert drawn == [[False], [True]]
