@@ -214,6 +214,12 @@ def test_what_waits_in_the_servers_is_awaited_where_doubling_gives_little() -> N
     assert steps.find_next(35) == (256 + 256, 1024)
 
 
+def test_nothing_is_awaited_where_doubling_gives_half_as_much_again() -> None:
+    steps = Steps()
+    assert steps.follow(80, 40, 30) == [(16, 64), (32, 128), (64, 256)]  # 2.0 and 1.5 times as much
+    assert steps.find_next(30) == (128, 512)
+
+
 def test_a_limit_that_stopped_growing_is_tried_a_little_lower_and_higher() -> None:
     steps = Steps()
     assert steps.follow(80, 20) == [(16, 64), (32, 32)]  # as much as with 16: halfway back
@@ -259,6 +265,33 @@ def test_an_answer_that_began_before_the_limit_was_set_does_not_count() -> None:
 def test_an_answer_without_tokens_counts_as_one() -> None:
     steps = Steps()
     assert steps.follow(0, 1) == [(16, 64), (32, 256)]
+    assert Steps().follow(3, 0) == Steps().follow(3, 1) == [(16, 64), (32, 128)]  # 64 is 1.33 times 16 x 3
+
+
+@pytest.mark.parametrize(
+    ("before", "tokens", "limit"),
+    [
+        ((80, 18, 1000), 816, 16),  # exactly 2 percent more than with 16 is not enough for 20
+        ((80, 18, 1000), 817, 25),
+        ((80, 18, 1000), 840, 25),  # exactly 5 percent more: on, in steps of the same size
+        ((80, 18, 1000), 841, 28),  # more than that: in larger steps
+        ((80, 20, 13000), 15920, 32),  # exactly half a percent less than with 32 is too little for 26
+        ((80, 20, 13000), 15921, 21),
+    ],
+)
+def test_what_is_just_as_much_as_a_bound_is_not_more(before: tuple[int, ...], tokens: int, limit: int) -> None:
+    steps = Steps()
+    steps.follow(*before)
+    assert steps.find_next(tokens)[1] == limit
+
+
+def test_steps_get_smaller_after_one_failure_in_each_direction() -> None:
+    steps = Steps()
+    assert steps.follow(80, 20, 20) == [(16, 64), (32, 32), (80, 26)]
+    assert steps.find_next(24) == (6 + 39, 32)  # 26 x 24 is a little less than 32 x 20: back
+    assert steps.find_next(20) == (6 + 48, 40)  # up by as much: 32 x 1.25
+    assert steps.find_next(16) == (8 + 60, 32)  # no more: back
+    assert steps.find_next(20) == (8 + 48, 29)  # down by less: 32 / 1.25 ** 0.5
 
 
 @pytest.mark.parametrize(("times", "limit"), [(12, 256), (13, 64)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -139,3 +140,13 @@ def test_every_guest_is_closed_once_it_was_lost_or_has_run_the_last_case(
     assert grader.inputs_sync(code, cases, all_of_them=True).fraction == pytest.approx(2 / 3)
     assert len(opened) == 2
     assert closed == opened
+
+
+def test_grading_leaves_no_descriptor_open(grader: Grader) -> None:
+    def count_open() -> int:
+        assert grader.function_sync("def f(x): return x", "assert f(1) == 1", "f").passed
+        assert grader.inputs_sync("print(1)", [("", "1")]).passed
+        return len(os.listdir("/proc/self/fd"))
+
+    before = count_open()
+    assert count_open() == before
