@@ -294,6 +294,13 @@ def test_steps_get_smaller_after_one_failure_in_each_direction() -> None:
     assert steps.find_next(20) == (8 + 48, 29)  # down by less: 32 / 1.25 ** 0.5
 
 
+@pytest.mark.parametrize(("tokens", "limit"), [(1520, 40), (1519, 36)])
+def test_steps_get_smaller_at_once_where_one_loses_more_than_five_percent(tokens: int, limit: int) -> None:
+    steps = Steps()
+    assert steps.follow(80, 20, 1300) == [(16, 64), (32, 32), (80, 26)]
+    assert steps.follow(tokens, 1300) == [(6 + 39, 32), (6 + 48, limit)]
+
+
 @pytest.mark.parametrize(("times", "limit"), [(12, 256), (13, 64)])
 def test_refusals_are_an_overload_from_a_share_of_the_limit_on(times: int, limit: int) -> None:
     steps = Steps()
@@ -321,6 +328,18 @@ def test_refusals_of_an_earlier_window_are_forgotten() -> None:
     assert steps.auto.limit == 8
 
 
+def test_refusals_before_an_overload_do_not_count_for_the_limit_after_it() -> None:
+    steps = Steps()
+    assert steps.find_next(10) == (16, 64)
+    refuse(steps.auto, 0.0, 2)  # these began under 16
+    refuse(steps.auto, steps.now, 4)
+    assert steps.auto.limit == 16
+    refuse(steps.auto, steps.now, 2)
+    assert steps.auto.limit == 16
+    refuse(steps.auto, steps.now, 1)
+    assert steps.auto.limit == 8
+
+
 def test_the_refused_limit_is_tried_again_after_eight_windows_without_a_refusal() -> None:
     steps = Steps()
     refuse(steps.auto, 0.0, 3)
@@ -339,9 +358,10 @@ def test_auto_is_bounded_by_the_open_files_and_says_nothing() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert isinstance(limiter, AdaptiveLimit)
     assert (limiter.limit, said) == (16, [])
-    fixed = make_limiter(3, said.append)
-    assert isinstance(fixed, FixedLimit)
-    assert fixed.limit == 3
+    for wanted in (1, 3):
+        fixed = make_limiter(wanted, said.append)
+        assert isinstance(fixed, FixedLimit)
+        assert fixed.limit == wanted
 
 
 @pytest.mark.parametrize(
