@@ -144,6 +144,13 @@ def test_a_changed_digit_in_an_unsealed_journal_is_named_by_line(run: Path) -> N
     assert [(each.path, each.line) for each in verify_run(run).damage] == [(str(path), 1)]
 
 
+def test_a_seal_of_a_chunk_without_any_lease_is_named(run: Path) -> None:
+    path = find(run, "done/*.json")
+    for lease in (run / "leases").glob(f"{path.stem}.*"):
+        lease.unlink()
+    assert f"{path}: its epoch 1 has no lease" in [str(each) for each in verify_run(run).damage]
+
+
 @pytest.mark.parametrize("lines", [1, 7])
 def test_a_first_line_that_lost_its_checksum_is_damage_in_every_reader(run: Path, lines: int) -> None:
     unseal(run)
