@@ -472,3 +472,14 @@ def test_gone_workers_are_looked_for_once_a_second(tmp_path: Path, monkeypatch: 
     for now[0] in (0.0, 0.9, 1.0, 1.9, 2.0):
         claims.claim_next()
     assert looked == [0.0, 1.0, 2.0]
+
+
+def test_lines_of_keys_that_are_not_in_the_plan_are_skipped_by_an_heir(tmp_path: Path) -> None:
+    book, other = make_book(tmp_path / "run", tasks=1, samples=2), make_book(tmp_path / "other", tasks=3, samples=2)
+    round_ = open_round(book)
+    foreign = [scored(other, 2, 0), failed(other, 2, 1)]
+    worker = dead_worker(book, round_, [*foreign, scored(book, 0, 0), failed(book, 0, 1)], chunks=len(book.chunks))
+    claims = all_claims(ChunkClaimer(book, round_, "heir"))
+    assert (sum(claim.scored for claim in claims), todo(claims)) == (1, [])
+    assert [claim.failed for claim in claims if claim.failed] == [{"model_timeout": 1}]
+    assert {f"{worker}.1.jsonl", f"{worker}.1.failures.jsonl"} <= set(claims[0].files)

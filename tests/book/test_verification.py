@@ -69,6 +69,15 @@ def test_a_small_file_that_cannot_be_read_is_named(run: Path, pattern: str, cont
     assert [damage.path for damage in verify_run(run).damage] == [str(path)]
 
 
+@pytest.mark.parametrize(("name", "unread"), [("plan.json", 0), ("tasks.jsonl", 0), ("run.json", 1)])
+def test_every_file_is_counted_although_the_run_cannot_be_opened(run: Path, name: str, unread: int) -> None:
+    whole = verify_run(run)
+    replace_byte(run / name, 8, b"\xff")
+    found = verify_run(run)
+    assert [each.path for each in found.damage] == [str(run / name)]
+    assert (found.files, found.lines) == (whole.files - unread, whole.lines)  # run.json has the hash of the tasks
+
+
 def test_a_lease_of_another_worker_than_wrote_the_lines_or_of_no_round_is_named(run: Path) -> None:
     path = find(run, "leases/00000.1")
     worker = json.loads(path.read_text())["worker"]
