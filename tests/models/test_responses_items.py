@@ -134,6 +134,25 @@ def test_an_empty_text_before_calls_only_keeps_two_messages_apart() -> None:
     assert read_items(items[1:2]) == [Message("assistant", None)]
 
 
+TEXT_PART, REFUSAL = {"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "no"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "parts", "content"),
+    [
+        ({}, [TEXT_PART, REFUSAL], "ano"),
+        ({"id": "m"}, [REFUSAL], "no"),
+        ({}, [REFUSAL], [REFUSAL]),  # not of a server: those have ids
+        ({"id": "m"}, [TEXT_PART, {"type": "odd"}], [{"type": "text", "text": "a"}, {"type": "odd"}]),
+    ],
+)
+def test_texts_and_refusals_of_a_server_are_one_text(
+    fields: dict[str, str], parts: list[dict[str, str]], content: object
+) -> None:
+    (message,) = read_items([{"type": "message", "role": "assistant", **fields, "content": parts}])
+    assert message.content == content
+
+
 def test_several_thoughts_before_one_answer_are_one_message() -> None:
     thoughts = [{"type": "reasoning", "id": f"rs_{n}", "summary": [{"text": f"t{n}"}]} for n in range(2)]
     answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]}

@@ -254,6 +254,15 @@ def test_votes_are_drawn_in_portions_and_are_worth_what_they_are() -> None:
     assert found.tolist() == [1.0, 0.75, 0.25, 0.5]
 
 
+@pytest.mark.parametrize("at_once", [1e6, 9, 1])
+def test_as_many_votes_are_drawn_as_asked_however_few_at_once(at_once: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(majority_vote, "DRAWN_AT_ONCE", at_once)
+    ballots = make_ballots([(1, 1.0), (2, 0.0), (2, 0.0)])
+    drawn = majority_vote._draw_values(ballots, 0, 2, 10, np.random.default_rng(1))
+    assert len(drawn) == 10
+    assert set(drawn.tolist()) <= {0.0, 0.5}  # the second answer wins, or both have a vote
+
+
 def test_the_cheapest_patterns_are_counted_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = np.array([5.0, 1.0, 5.0, 20.0])
     for budget, limit in ((0, 0.0), (1, 1.0), (10, 1.0), (11, 5.0), (30, 5.0), (31, 20.0), (99, 20.0)):
