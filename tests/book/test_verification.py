@@ -134,6 +134,20 @@ def test_sealed_bytes_that_changed_are_named(run: Path, pattern: str, damage: Ca
     assert str(path) in {each.path for each in verify_run(run).damage}
 
 
+def drop_all_bytes(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, drop_all_bytes])
+@pytest.mark.parametrize("pattern", ["journals/*.1.jsonl", "journals/*.failures.jsonl"])
+def test_a_seal_is_not_compared_with_lines_that_are_not_what_was_sealed(
+    run: Path, pattern: str, damage: Callable[[Path], None]
+) -> None:
+    path = find(run, pattern)
+    damage(path)
+    assert [each.path for each in verify_run(run).damage] == [str(path)]
+
+
 @pytest.mark.parametrize("pattern", ["journals/*.1.jsonl", "journals/*.failures.jsonl"])
 def test_a_run_without_a_sealed_journal_is_not_counted(run: Path, pattern: str) -> None:
     find(run, pattern).unlink()

@@ -201,6 +201,15 @@ def test_more_choices_than_a_float_holds_are_not_counted_exactly(n: int, fits: b
     assert (comb(n, n // 2) < 1e300) == fits
 
 
+@pytest.mark.parametrize(("cells", "fits"), [(24, True), (23, False)])
+def test_a_pattern_that_needs_too_many_numbers_at_once_is_not_counted(
+    cells: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(majority_vote, "MAX_PATTERN_CELLS", cells)  # 4 answers x 2 nodes x k = 3
+    steps = majority_vote.estimate_steps(np.array([[1, 1, 1, 1]]), np.array([0]), 3)
+    assert np.isfinite(steps).tolist() == [fits]
+
+
 def test_products_of_polynomials_are_cut_at_a_power() -> None:
     left, right = np.array([[[1.0, 2.0, 3.0]]]), np.array([[[4.0, 5.0]]])
     whole = [4.0, 13.0, 22.0, 15.0]
