@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.book.leases import Leases
+from rollbook.book.heartbeats import WorkerGone, make_presence, publish_worker_gone, write_heartbeat
+from rollbook.book.leases import Leases, WorkerMonitor, remove_dead_claim_files
 from rollbook.errors import BookError
 from support.books import make_book
 
@@ -177,3 +178,18 @@ def test_only_hidden_files_of_gone_workers_are_removed(tmp_path: Path) -> None:
     Leases(run).remove_claim_files_of(lambda worker: bool(asked.append(worker)) or worker == "gone")
     assert sorted(path.name for path in (run / "leases").iterdir()) == sorted(set(names) - {".gone.00ff"})
     assert sorted(asked) == ["alive", "gone"]
+
+
+def test_hidden_files_of_a_worker_that_lives_after_all_stay(tmp_path: Path) -> None:
+    run = make_book(tmp_path / "run").path
+    presence = make_presence(1, run)
+    write_heartbeat(run, presence)
+    hidden = run / "leases" / f".{presence.id}.00ff"
+    hidden.touch()
+    publish_worker_gone(run, presence.id, WorkerGone(presence.counter + 5, {}))
+    remove_dead_claim_files(run, WorkerMonitor(run))
+    assert hidden.exists()
+    presence.counter += 4
+    write_heartbeat(run, presence)  # now its last heartbeat is the one that was published
+    remove_dead_claim_files(run, WorkerMonitor(run))
+    assert not hidden.exists()

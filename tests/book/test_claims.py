@@ -11,7 +11,14 @@ from rollbook.book import claims as claims_module
 from rollbook.book.book import Book
 from rollbook.book.claims import ChunkClaimer, Claim, TakeoverReader, is_finished
 from rollbook.book.counted_lines import KeyMap
-from rollbook.book.heartbeats import InFlightKeys, WorkerGone, make_presence, publish_worker_gone, write_heartbeat
+from rollbook.book.heartbeats import (
+    InFlightKeys,
+    WorkerGone,
+    make_presence,
+    publish_worker_gone,
+    read_presence,
+    write_heartbeat,
+)
 from rollbook.book.journal import Journal, JournalEntry
 from rollbook.book.leases import Leases
 from rollbook.book.seals import Seals, measure_extent, write_seals
@@ -400,3 +407,79 @@ def test_own_seals_are_known_without_reading_the_disk(tmp_path: Path, rounds: in
     assert not claims.is_over()
     claims.seal([(claim, Seal(rounds, claim.epoch, claim.keys_left, {}, 0, {})) for claim in found])
     assert claims.is_over()
+
+
+def test_a_chunk_that_its_owner_has_sealed_is_free_for_a_later_round_although_the_owner_lives(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    round_ = open_round(book)
+    owner = make_presence(round_.number)
+    write_heartbeat(book.path, owner)
+    (claim,) = all_claims(ChunkClaimer(book, round_, owner.id))
+    pen = journal(book, owner.id, [JournalEntry(failed(book, 0, 0), True)])
+    write_seals(book.path, {0: (Seal(1, claim.epoch, 0, {"model_timeout": 1}, 0, pen.extents(1)), False)})
+    later = open_round(book)
+    (again,) = all_claims(ChunkClaimer(book, later, "later"))
+    assert (again.epoch, again.resealed, todo([again])) == (2, True, [(0, 0)])
+
+
+def test_the_journal_of_a_dead_worker_is_read_again_only_if_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=2, workers=1)
+    round_ = open_round(book)
+    worker = dead_worker(book, round_, [scored(book, 0, 0)], chunks=len(book.chunks))
+    leases = Leases(book.path)
+    leases.refresh()
+    reader, scans = TakeoverReader(book, leases, round_), list[int]()
+    scan = TakeoverReader._scan
+    monkeypatch.setattr(TakeoverReader, "_scan", lambda *given: scans.append(1) or scan(*given))  # type: ignore[func-returns-value]
+
+    def read_scored() -> list[tuple[int, int]]:
+        histories = [reader.read_history(chunk, 2, {}) for chunk in range(len(book.chunks))]
+        return sorted(key for history in histories for key, past in history.keys.items() if past.scored)
+
+    assert [read_scored(), read_scored()] == [[(0, 0)], [(0, 0)]]
+    assert len(scans) == 1
+    journal(book, worker, [JournalEntry(scored(book, 0, 1), True)])  # it was alive after all
+    assert read_scored() == [(0, 0), (0, 1)]
+
+
+def test_the_record_of_a_gone_worker_is_read_until_its_chunks_are_claimed_and_then_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    round_ = open_round(book)
+    worker = dead_worker(book, round_, [])
+    presence = read_presence(book.path, worker)
+    assert presence
+    publish_worker_gone(book.path, worker, WorkerGone(presence.counter, {0: 1}))
+    now, read, found = [0.0], list[str](), claims_module.read_worker_gone
+    monkeypatch.setattr(claims_module, "read_worker_gone", lambda run, name: (read.append(name), found(run, name))[1])
+    claims = ChunkClaimer(book, round_, "heir", clock=lambda: now[0])
+    claim = claims.claim_next()
+    assert claim
+    assert (claim.epoch, read) == (2, [worker] * 2)  # once more before the claim: it may be back
+    for now[0] in (100.0, 200.0):
+        assert claims.claim_next() is None
+    assert read == [worker] * 2
+
+
+def test_gone_workers_are_looked_for_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    now, looked, list_gone = [0.0], list[float](), claims_module.list_joined_and_gone
+    monkeypatch.setattr(claims_module, "list_joined_and_gone", lambda run: (looked.append(now[0]), list_gone(run))[1])
+    claims = ChunkClaimer(book, open_round(book), "a", clock=lambda: now[0])
+    for now[0] in (0.0, 0.9, 1.0, 1.9, 2.0):
+        claims.claim_next()
+    assert looked == [0.0, 1.0, 2.0]
+
+
+def test_lines_of_keys_that_are_not_in_the_plan_are_skipped_by_an_heir(tmp_path: Path) -> None:
+    book, other = make_book(tmp_path / "run", tasks=1, samples=2), make_book(tmp_path / "other", tasks=3, samples=2)
+    round_ = open_round(book)
+    foreign = [scored(other, 2, 0), failed(other, 2, 1)]
+    worker = dead_worker(book, round_, [*foreign, scored(book, 0, 0), failed(book, 0, 1)], chunks=len(book.chunks))
+    claims = all_claims(ChunkClaimer(book, round_, "heir"))
+    assert (sum(claim.scored for claim in claims), todo(claims)) == (1, [])
+    assert [claim.failed for claim in claims if claim.failed] == [{"model_timeout": 1}]
+    assert {f"{worker}.1.jsonl", f"{worker}.1.failures.jsonl"} <= set(claims[0].files)

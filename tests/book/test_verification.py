@@ -69,6 +69,15 @@ def test_a_small_file_that_cannot_be_read_is_named(run: Path, pattern: str, cont
     assert [damage.path for damage in verify_run(run).damage] == [str(path)]
 
 
+@pytest.mark.parametrize(("name", "unread"), [("plan.json", 0), ("tasks.jsonl", 0), ("run.json", 1)])
+def test_every_file_is_counted_although_the_run_cannot_be_opened(run: Path, name: str, unread: int) -> None:
+    whole = verify_run(run)
+    replace_byte(run / name, 8, b"\xff")
+    found = verify_run(run)
+    assert [each.path for each in found.damage] == [str(run / name)]
+    assert (found.files, found.lines) == (whole.files - unread, whole.lines)  # run.json has the hash of the tasks
+
+
 def test_a_lease_of_another_worker_than_wrote_the_lines_or_of_no_round_is_named(run: Path) -> None:
     path = find(run, "leases/00000.1")
     worker = json.loads(path.read_text())["worker"]
@@ -125,6 +134,20 @@ def test_sealed_bytes_that_changed_are_named(run: Path, pattern: str, damage: Ca
     assert str(path) in {each.path for each in verify_run(run).damage}
 
 
+def drop_all_bytes(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, drop_all_bytes])
+@pytest.mark.parametrize("pattern", ["journals/*.1.jsonl", "journals/*.failures.jsonl"])
+def test_a_seal_is_not_compared_with_lines_that_are_not_what_was_sealed(
+    run: Path, pattern: str, damage: Callable[[Path], None]
+) -> None:
+    path = find(run, pattern)
+    damage(path)
+    assert [each.path for each in verify_run(run).damage] == [str(path)]
+
+
 @pytest.mark.parametrize("pattern", ["journals/*.1.jsonl", "journals/*.failures.jsonl"])
 def test_a_run_without_a_sealed_journal_is_not_counted(run: Path, pattern: str) -> None:
     find(run, pattern).unlink()
@@ -142,6 +165,13 @@ def test_a_changed_digit_in_an_unsealed_journal_is_named_by_line(run: Path) -> N
     path = find(run, "journals/*.1.jsonl")
     path.write_bytes(path.read_bytes().replace(b'"reward":1.0', b'"reward":0.0', 1))
     assert [(each.path, each.line) for each in verify_run(run).damage] == [(str(path), 1)]
+
+
+def test_a_seal_of_a_chunk_without_any_lease_is_named(run: Path) -> None:
+    path = find(run, "done/*.json")
+    for lease in (run / "leases").glob(f"{path.stem}.*"):
+        lease.unlink()
+    assert f"{path}: its epoch 1 has no lease" in [str(each) for each in verify_run(run).damage]
 
 
 @pytest.mark.parametrize("lines", [1, 7])
@@ -196,6 +226,16 @@ def test_damaged_token_ids_of_an_unsealed_journal_are_named_by_the_line_that_nee
     replace_byte(sidecar, sidecar.stat().st_size - 3, b"\x55")
     (damage,) = verify_run(run).damage
     assert (damage.line, sidecar.name in damage.problem) == (7, True)
+
+
+def test_every_line_of_an_unsealed_journal_whose_token_ids_are_lost_is_named(run: Path) -> None:
+    unseal(run)
+    sidecar = find(run, "journals/*.tokens")
+    sidecar.unlink()
+    problem = f"its token ids are lost: {sidecar.name} is missing"
+    found = verify_run(run).damage
+    assert {each.problem for each in found} == {problem}
+    assert sorted(each.line for each in found if not each.path.endswith(".failures.jsonl")) == [*range(1, 8)]
 
 
 def test_a_torn_end_is_no_damage(run: Path) -> None:

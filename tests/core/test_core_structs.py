@@ -205,3 +205,7 @@ def test_tasks_are_one_in_sets_by_environment_and_id() -> None:
     assert len({one, same, other}) == 2
     assert hash(one) != hash(Task(id="a", prompt="hi", env="Other"))
     assert (repr(one), one.prompt) == ("Task(id='a')", "hi")
+
+
+def test_a_task_may_allow_a_single_turn() -> None:
+    assert Task("a", "p", max_turns=1).max_turns == 1

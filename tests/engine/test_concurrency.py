@@ -214,6 +214,12 @@ def test_what_waits_in_the_servers_is_awaited_where_doubling_gives_little() -> N
     assert steps.find_next(35) == (256 + 256, 1024)
 
 
+def test_nothing_is_awaited_where_doubling_gives_half_as_much_again() -> None:
+    steps = Steps()
+    assert steps.follow(80, 40, 30) == [(16, 64), (32, 128), (64, 256)]  # 2.0 and 1.5 times as much
+    assert steps.find_next(30) == (128, 512)
+
+
 def test_a_limit_that_stopped_growing_is_tried_a_little_lower_and_higher() -> None:
     steps = Steps()
     assert steps.follow(80, 20) == [(16, 64), (32, 32)]  # as much as with 16: halfway back
@@ -259,6 +265,40 @@ def test_an_answer_that_began_before_the_limit_was_set_does_not_count() -> None:
 def test_an_answer_without_tokens_counts_as_one() -> None:
     steps = Steps()
     assert steps.follow(0, 1) == [(16, 64), (32, 256)]
+    assert Steps().follow(3, 0) == Steps().follow(3, 1) == [(16, 64), (32, 128)]  # 64 is 1.33 times 16 x 3
+
+
+@pytest.mark.parametrize(
+    ("before", "tokens", "limit"),
+    [
+        ((80, 18, 1000), 816, 16),  # exactly 2 percent more than with 16 is not enough for 20
+        ((80, 18, 1000), 817, 25),
+        ((80, 18, 1000), 840, 25),  # exactly 5 percent more: on, in steps of the same size
+        ((80, 18, 1000), 841, 28),  # more than that: in larger steps
+        ((80, 20, 13000), 15920, 32),  # exactly half a percent less than with 32 is too little for 26
+        ((80, 20, 13000), 15921, 21),
+    ],
+)
+def test_what_is_just_as_much_as_a_bound_is_not_more(before: tuple[int, ...], tokens: int, limit: int) -> None:
+    steps = Steps()
+    steps.follow(*before)
+    assert steps.find_next(tokens)[1] == limit
+
+
+def test_steps_get_smaller_after_one_failure_in_each_direction() -> None:
+    steps = Steps()
+    assert steps.follow(80, 20, 20) == [(16, 64), (32, 32), (80, 26)]
+    assert steps.find_next(24) == (6 + 39, 32)  # 26 x 24 is a little less than 32 x 20: back
+    assert steps.find_next(20) == (6 + 48, 40)  # up by as much: 32 x 1.25
+    assert steps.find_next(16) == (8 + 60, 32)  # no more: back
+    assert steps.find_next(20) == (8 + 48, 29)  # down by less: 32 / 1.25 ** 0.5
+
+
+@pytest.mark.parametrize(("tokens", "limit"), [(1520, 40), (1519, 36)])
+def test_steps_get_smaller_at_once_where_one_loses_more_than_five_percent(tokens: int, limit: int) -> None:
+    steps = Steps()
+    assert steps.follow(80, 20, 1300) == [(16, 64), (32, 32), (80, 26)]
+    assert steps.follow(tokens, 1300) == [(6 + 39, 32), (6 + 48, limit)]
 
 
 @pytest.mark.parametrize(("times", "limit"), [(12, 256), (13, 64)])
@@ -288,6 +328,18 @@ def test_refusals_of_an_earlier_window_are_forgotten() -> None:
     assert steps.auto.limit == 8
 
 
+def test_refusals_before_an_overload_do_not_count_for_the_limit_after_it() -> None:
+    steps = Steps()
+    assert steps.find_next(10) == (16, 64)
+    refuse(steps.auto, 0.0, 2)  # these began under 16
+    refuse(steps.auto, steps.now, 4)
+    assert steps.auto.limit == 16
+    refuse(steps.auto, steps.now, 2)
+    assert steps.auto.limit == 16
+    refuse(steps.auto, steps.now, 1)
+    assert steps.auto.limit == 8
+
+
 def test_the_refused_limit_is_tried_again_after_eight_windows_without_a_refusal() -> None:
     steps = Steps()
     refuse(steps.auto, 0.0, 3)
@@ -306,9 +358,10 @@ def test_auto_is_bounded_by_the_open_files_and_says_nothing() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert isinstance(limiter, AdaptiveLimit)
     assert (limiter.limit, said) == (16, [])
-    fixed = make_limiter(3, said.append)
-    assert isinstance(fixed, FixedLimit)
-    assert fixed.limit == 3
+    for wanted in (1, 3):
+        fixed = make_limiter(wanted, said.append)
+        assert isinstance(fixed, FixedLimit)
+        assert fixed.limit == wanted
 
 
 @pytest.mark.parametrize(
@@ -348,3 +401,11 @@ def test_answers_that_began_while_an_effect_was_awaited_do_not_count() -> None:
         steps.auto.record_answer(steps.now - 0.5, 20)
     assert steps.auto.limit == 32
     assert steps.find_next(20) == (48, 26)
+
+
+@pytest.mark.parametrize(("changes", "known"), [(7, True), (8, False)])
+def test_a_refusal_is_matched_with_one_of_the_last_eight_limits(changes: int, known: bool) -> None:
+    steps = Steps()
+    limits = [limit for _, limit in steps.follow(80, 20, *[20] * (changes - 2))]
+    refuse(steps.auto, 0.0, 3)  # these began under the first limit
+    assert steps.auto.limit == (8 if known else limits[-1])

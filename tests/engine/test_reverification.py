@@ -362,3 +362,16 @@ def test_calls_of_an_earlier_verification_are_left_out_of_the_next(tmp_path: Pat
     verified, error = asyncio.run(reverifier._verify(rollout))
     assert (verified.role_calls, verified.outcome, verified.reward, error) == ([played], "again", 0.5, None)
     assert reverifier.verified == 1
+
+
+def test_nothing_is_said_where_rollouts_were_scored_again(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Noting(SilentDisplay):
+        def note(self, line: str) -> None:
+            said.append(line)
+
+    path = first_run(tmp_path, BROKEN)
+    asyncio.run(reverify(path, tmp_path / "b", (), "all", Noting()))
+    asyncio.run(reverify(path, tmp_path / "c", [write_sums(tmp_path)], "failed", Noting()))
+    assert said == []

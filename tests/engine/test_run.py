@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from rollbook import Shortfall, plan, run, run_async
-from rollbook.book import Book, make_presence, read_status, rollouts, write_heartbeat
+from rollbook.book import Book, make_presence, read_presences, read_status, rollouts, write_heartbeat
 from rollbook.core import ModelSpec, Sampling, Settings, StartOptions, derive_seed
 from rollbook.engine.book_worker import BookJobSource
 from rollbook.engine.progress import Progress, SilentDisplay
@@ -31,6 +32,7 @@ from rollbook.engine.runs import (
 )
 from rollbook.errors import BookError, Stopped, UsageError
 from rollbook.models import resolve_model
+from support.commands import Served
 from support.judge import JudgeServer
 from support.sums import SUMS, write_script, write_sums
 
@@ -534,3 +536,20 @@ def test_roles_that_a_limit_on_costs_does_not_count_are_named_at_the_start(tmp_p
     assert display.notes == [
         "--max-cost counts no calls of the role judge: it has no price; give --role judge.price=in=1,out=4"
     ]
+
+
+def test_a_folder_that_is_not_empty_is_refused_before_the_environment_and_the_model_are_looked_at(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"run is not empty: choose another --out, or delete it$"):
+        run("no_such_environment", "no-such-model", out=tmp_path / "run")
+
+
+def test_workers_are_processes_although_this_one_has_opened_the_model_to_learn_its_name(
+    tmp_path: Path, serve: Callable[..., Served]
+) -> None:
+    result = run(write_sums(tmp_path), serve().url, out=tmp_path / "run", workers=2, probe=False)
+    assert result.report.scored == 10
+    assert os.getpid() not in {presence.pid for presence in read_presences(result.path).values()}

@@ -132,6 +132,20 @@ def test_the_end_of_a_long_log_is_kept(
     assert log.read_bytes() == CUT_LINE + b"a" * 40 + b"b" * 60
 
 
+def test_a_log_is_shortened_while_the_process_runs(
+    start: Start, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "MAX_LOG_BYTES", 1000)
+    monkeypatch.setattr(tracking, "LOG_TAIL_BYTES", 100)
+    log = tmp_path / "logs" / "tracker-diary.log"
+    process = start("os.write(1, b'a' * 1001)\nos.write(messages, b'full\\n')\n" + WAIT_FOR_END)
+    update_until(process, lambda: bool(said))
+    process.update(NUMBERS)
+    assert log.read_bytes() == CUT_LINE + b"a" * 100
+    process.end()
+    process.wait()
+
+
 def test_a_process_that_cannot_be_started_is_reported_and_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import rollbook
@@ -24,6 +25,7 @@ from rollbook.engine.tracking import (
     TrackerProcess,
     _make_sample_row,
     describe_progress,
+    describe_report,
     describe_settings,
     find_tracker,
     hide_secrets,
@@ -391,3 +393,16 @@ def test_the_same_rollouts_are_shown_at_every_start(tmp_path: Path) -> None:
     assert len(shown[0]) == MAX_SAMPLES
     lowest = sorted((derive_seed(0, f"t{row}", 0), f"t{row}") for row in range(40))[:MAX_SAMPLES]
     assert set(shown[0]) == {name for _, name in lowest}
+
+
+def test_the_numbers_of_each_environment_are_named_where_there_are_several(
+    rollbook_run: Callable[..., RunResult],
+) -> None:
+    report = rollbook_run(samples=2).report
+    alone = describe_report(report)
+    assert {name.count("/") for name in alone} == {1}  # no environment and no failure
+    (metrics,) = report.environments.values()
+    blend = describe_report(msgspec.structs.replace(report, environments={"A": metrics, "B": metrics}))
+    assert {name: value for name, value in blend.items() if name in alone} == alone
+    assert (blend["final/A/scored"], blend["final/B/mean_reward"]) == (20.0, alone["final/mean_reward"])
+    assert "final/A/cost" not in blend

@@ -122,7 +122,35 @@ def test_parallel_calls_are_one_message() -> None:
     results = [{"type": "function_call_output", "call_id": f"c{n}", "output": "ok"} for n in range(2)]
     first, *others = read_items([*calls, *results])
     assert [call.id for call in first.tool_calls or []] == ["c0", "c1"]
+    assert first.items is None  # the message says it all
     assert [m.role for m in others] == ["tool", "tool"]
+
+
+def test_an_empty_text_before_calls_only_keeps_two_messages_apart() -> None:
+    call = ToolCall("c", Function("f", "{}"))
+    items = make_items([Message("assistant", None, tool_calls=[call])] * 2)
+    assert [item["type"] for item in items] == ["function_call", "message", "function_call"]
+    assert read_items(items) == [Message("assistant", None, tool_calls=[call])] * 2
+    assert read_items(items[1:2]) == [Message("assistant", None)]
+
+
+TEXT_PART, REFUSAL = {"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "no"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "parts", "content"),
+    [
+        ({}, [TEXT_PART, REFUSAL], "ano"),
+        ({"id": "m"}, [REFUSAL], "no"),
+        ({}, [REFUSAL], [REFUSAL]),  # not of a server: those have ids
+        ({"id": "m"}, [TEXT_PART, {"type": "odd"}], [{"type": "text", "text": "a"}, {"type": "odd"}]),
+    ],
+)
+def test_texts_and_refusals_of_a_server_are_one_text(
+    fields: dict[str, str], parts: list[dict[str, str]], content: object
+) -> None:
+    (message,) = read_items([{"type": "message", "role": "assistant", **fields, "content": parts}])
+    assert message.content == content
 
 
 def test_several_thoughts_before_one_answer_are_one_message() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from rollbook.sandbox import Limits, Sandbox
+from rollbook.sandbox import Limits, Sandbox, grading
 from rollbook.sandbox.grading import Grader
+from rollbook.sandbox.session_state import PersistentState
 
 CASES = [("3\n1 2 3\n", "6\n"), ("4\n1 2 3 4\n", "10\n"), ("2\n5 5\n", "10\n")]
 SUM = "print(sum(map(int, line().split())))"
@@ -114,3 +117,36 @@ def test_the_first_case_that_was_wrong_is_named_with_its_number_and_reason(grade
     assert (other.detail, other.fraction) == ("case 1: another output was expected", 0.0)
     assert 0 < verdict.cpu_seconds < 60
     assert 0 < verdict.seconds < 60
+
+
+def test_every_guest_is_closed_once_it_was_lost_or_has_run_the_last_case(
+    grader: Grader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[PersistentState] = []
+    closed: list[PersistentState] = []
+
+    class Watched(PersistentState):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            opened.append(self)
+
+        def close(self) -> None:
+            super().close()
+            closed.append(self)
+
+    monkeypatch.setattr(grading, "PersistentState", Watched)
+    code = "import os\nif input() == 'leave': os._exit(3)\nprint(1)"
+    cases = [("leave\n", "1\n"), ("stay\n", "1\n"), ("stay\n", "1\n")]
+    assert grader.inputs_sync(code, cases, all_of_them=True).fraction == pytest.approx(2 / 3)
+    assert len(opened) == 2
+    assert closed == opened
+
+
+def test_grading_leaves_no_descriptor_open(grader: Grader) -> None:
+    def count_open() -> int:
+        assert grader.function_sync("def f(x): return x", "assert f(1) == 1", "f").passed
+        assert grader.inputs_sync("print(1)", [("", "1")]).passed
+        return len(os.listdir("/proc/self/fd"))
+
+    before = count_open()
+    assert count_open() == before

@@ -109,6 +109,8 @@ def test_values_are_the_same_as_their_json(expected: Any, value: Any) -> None:
         (float("inf"), 1e308),
         (float("nan"), 0.0),
         (0, float("nan")),
+        ("one", "two"),
+        (True, False),
     ],
 )
 def test_and_nothing_else_is(expected: Any, value: Any) -> None:

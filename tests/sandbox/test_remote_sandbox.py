@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import pytest
 
 from rollbook.errors import SandboxError, SandboxFull, TestsBroken, UsageError
-from rollbook.sandbox import Limits
+from rollbook.sandbox import Limits, Sandbox
 from rollbook.sandbox.backends import remote
 from rollbook.sandbox.backends.remote import CONNECT_S, QUEUE_S, RemoteSandbox
+from rollbook.sandbox.grading import Grader
 
 HEALTH = {"isolation": ["pid"], "packages": ["numpy"]}
 RESULT = {"status": "ok", "isolation": ["pid"]}
@@ -136,3 +137,16 @@ def test_a_session_that_cannot_be_ended_expires_by_itself() -> None:
     box.end_session("s1")
     box.end_session("s1")
     assert Connection.asked == [("host", 81, CONNECT_S, "DELETE", "/token/sessions/s1", None)] * 2
+
+
+def test_a_server_has_time_for_every_case_and_for_tests_that_are_run_again() -> None:
+    verdict = (200, {"passed": True, "reason": "passed", "isolation": ["pid"]})
+    Connection.answers += [verdict] * 3
+    with Sandbox(LIMITS, provider="http://host:81/token", size=1) as box:
+        grader = Grader(box)
+        assert grader.function_sync("code", "tests", "f").passed
+        assert grader.inputs_sync("code", [("", "1")] * 3).passed
+        assert grader.calls_sync("code", "f", [([1], 2)] * 2).passed
+    asked = [(each[4].rpartition("/")[2], each[2]) for each in Connection.asked[1:]]
+    runs = {"function": 4, "inputs": 3, "calls": 2}  # tests may take twice as long as the code, and run twice
+    assert asked == [(how, count * LIMITS.wall_s + QUEUE_S) for how, count in runs.items()]

@@ -156,3 +156,10 @@ def test_an_expression_is_as_long_and_as_deep_as_allowed():
 def test_only_the_nearest_known_name_is_suggested():
     with pytest.raises(UsageError, match=r"unknown name zzz; known: mean, n$"):
         Expression("zzz > 0").check_names(["n", "mean", "n"])
+
+
+@pytest.mark.parametrize(("length", "shown"), [(80, "x" * 80), (81, "x" * 77 + "...")])
+def test_a_long_expression_is_cut_in_its_error(length, shown):
+    with pytest.raises(UsageError) as caught:
+        Expression("x" * length).check_names(["n"])
+    assert shown in str(caught.value).split(": ")[0]

@@ -201,6 +201,15 @@ def test_more_choices_than_a_float_holds_are_not_counted_exactly(n: int, fits: b
     assert (comb(n, n // 2) < 1e300) == fits
 
 
+@pytest.mark.parametrize(("cells", "fits"), [(24, True), (23, False)])
+def test_a_pattern_that_needs_too_many_numbers_at_once_is_not_counted(
+    cells: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(majority_vote, "MAX_PATTERN_CELLS", cells)  # 4 answers x 2 nodes x k = 3
+    steps = majority_vote.estimate_steps(np.array([[1, 1, 1, 1]]), np.array([0]), 3)
+    assert np.isfinite(steps).tolist() == [fits]
+
+
 def test_products_of_polynomials_are_cut_at_a_power() -> None:
     left, right = np.array([[[1.0, 2.0, 3.0]]]), np.array([[[4.0, 5.0]]])
     whole = [4.0, 13.0, 22.0, 15.0]
@@ -254,6 +263,15 @@ def test_votes_are_drawn_in_portions_and_are_worth_what_they_are() -> None:
     assert found.tolist() == [1.0, 0.75, 0.25, 0.5]
 
 
+@pytest.mark.parametrize("at_once", [1e6, 9, 1])
+def test_as_many_votes_are_drawn_as_asked_however_few_at_once(at_once: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(majority_vote, "DRAWN_AT_ONCE", at_once)
+    ballots = make_ballots([(1, 1.0), (2, 0.0), (2, 0.0)])
+    drawn = majority_vote._draw_values(ballots, 0, 2, 10, np.random.default_rng(1))
+    assert len(drawn) == 10
+    assert set(drawn.tolist()) <= {0.0, 0.5}  # the second answer wins, or both have a vote
+
+
 def test_the_cheapest_patterns_are_counted_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = np.array([5.0, 1.0, 5.0, 20.0])
     for budget, limit in ((0, 0.0), (1, 1.0), (10, 1.0), (11, 5.0), (30, 5.0), (31, 20.0), (99, 20.0)):
@@ -285,3 +303,22 @@ def test_the_choices_that_a_float_holds_end_where_they_exceed_it(top: int) -> No
 
     fits = [n for n in range(2, 1200) if majority_vote._fits_float(n, top)]
     assert fits == [n for n in range(2, 1200) if count(n) < 10**300]
+
+
+@pytest.mark.parametrize(
+    ("answers", "k", "steps"),
+    [
+        ([1, 1, 2], 2, 40),  # 2 x k x (one node for each of two numbers of votes) x (3 + 2 counts)
+        ([1, 1, 1, 2], 2, 40),  # no more than k votes of an answer matter
+        ([1, 1, 1, 2], 3, 108),
+        ([1, 2, 3, 4, 5], 3, 156),  # three tied answers need two nodes; the row has eight places: 5 x 2 + 3 counts
+    ],
+)
+def test_what_costs_as_many_steps_as_the_budget_is_counted(
+    answers: list[int], k: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    for budget in (steps, steps - 1):
+        monkeypatch.setattr(majority_vote, "EXACT_STEPS", budget)
+        drawn.append(maj_at_k(make_ballots([(answer, 1.0) for answer in answers]), [k])[k].drawn.tolist())
+    assert drawn == [[False], [True]]

@@ -107,7 +107,7 @@ class AdaptiveLimit:
     def _raise_ceiling(self) -> None:
         """Allow a little more after enough windows without a refusal: the endpoint may have grown."""
         self._quiet_windows += 1
-        if self._ceiling < self._max_limit and self._quiet_windows % CEILING_WINDOWS == 0:
+        if self._quiet_windows % CEILING_WINDOWS == 0:
             self._ceiling = min(self._max_limit, round(self._ceiling * LARGEST_STEP) + 1)
 
     def _grow(self, now: Measured) -> None:

@@ -270,18 +270,13 @@ class _ItemReader:
 def _keep_items(message: Message, items: Sequence[Item]) -> Message:
     """Return a message with the items it was read from, unless it converts back to the same items."""
     rebuilt = (
-        list(_make_output_items(message, "", _starts_with_empty_text(items)))
+        list(_make_output_items(message, "", apart=items[0]["type"] == "message"))  # its text may be empty
         if message.role == "assistant"
         else [_make_input_item(message)]
     )
     if [*map(_normalize_item, rebuilt)] == [*map(_normalize_item, items)]:
         return message
     return msgspec.structs.replace(message, items=[remove_token_fields(item) for item in items])
-
-
-def _starts_with_empty_text(items: Sequence[Item]) -> bool:
-    """Whether an empty text precedes the calls, to keep two messages apart."""
-    return len(items) > 1 and items[0]["type"] == "message" and items[0].get("content") == []
 
 
 def _normalize_item(item: Item) -> Item:
