@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from rollbook.containers import control_groups
-from rollbook.containers.control_groups import MemoryWatch, find_kill_count, has_too_many_processes, lift_cpu_quota
+from rollbook.containers.control_groups import (
+    MemoryWatch,
+    find_kill_count,
+    has_too_many_processes,
+    kill_entered,
+    lift_cpu_quota,
+)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +126,22 @@ def test_the_cpu_quota_of_a_group_is_lifted(
     (tmp_path / file).touch()
     assert lift_cpu_quota(groups) is bool(written)
     assert (tmp_path / file).read_text() == written
+
+
+def test_processes_that_came_from_outside_are_killed_except_older_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_groups, "CGROUPS", tmp_path)
+    (tmp_path / "a").mkdir()
+    entered, older = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
+    try:
+        (tmp_path / "a" / "cgroup.procs").write_text(f"{entered.pid}\n{older.pid}\n")
+        kill_entered("0::/a\n", {older.pid})
+        assert entered.wait(10) == -9
+        (tmp_path / "a" / "cgroup.procs").write_text(f"{os.getpid()}\n{os.getppid()}\n{older.pid}\n")
+        kill_entered("0::/a\n", {os.getpid(), os.getppid()})  # its parent, this test, is inside
+        assert older.poll() is None
+    finally:
+        older.kill()
+        older.wait()
+    kill_entered("0::/gone\n")  # a group that has ended has no processes

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import signal
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -104,6 +105,48 @@ def list_processes(groups: str) -> list[int]:
     """Return the processes of a control group by their ids on this machine; OSError if the group is gone."""
     file = _find_file(groups, "memory", "cgroup.procs", "cgroup.procs")
     return [int(pid) for pid in file.read_text().split()] if file else []
+
+
+def kill_entered(groups: str, older: Container[int] = ()) -> None:
+    """Kill the processes of a container that came from outside: their parents are not in its control group.
+
+    That is its first process, and each one that the runtime starts in it later. `older` are left alone.
+    """
+    inside = _list_or_nothing(groups)
+    entered = {pid for pid in inside if _read_parent(pid) not in inside}
+    for pid in entered | _list_entering(entered):
+        if pid not in older:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _list_or_nothing(groups: str) -> list[int]:
+    with suppress(OSError):
+        return list_processes(groups)
+    return []
+
+
+def _list_entering(entered: Iterable[int]) -> set[int]:
+    """Return processes that the runtime has moved into a container's process namespace, but not into its group yet."""
+    spaces = {_read_namespace(pid) for pid in entered} - {_read_namespace(os.getpid()), ""}
+    if not spaces:
+        return set()
+    found = {int(name) for name in os.listdir("/proc") if name.isdigit() and _read_namespace(int(name)) in spaces}
+    return {pid for pid in found if _read_parent(pid) not in found}
+
+
+def _read_namespace(pid: int) -> str:
+    """Return the process namespace of a process; nothing if it has ended, or we may not look."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    return ""
+
+
+def _read_parent(pid: int) -> int:
+    """Return the parent of a process; 0 if it has ended. The name, in parentheses, may contain anything."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    return 0
 
 
 def find_pipe(pids: Iterable[int], inner_pid: int, descriptor: int) -> str:

@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
@@ -26,6 +26,7 @@ from rollbook.containers.control_groups import (
     find_pipe,
     has_open,
     has_too_many_processes,
+    kill_entered,
     lift_cpu_quota,
     list_processes,
 )
@@ -206,7 +207,22 @@ class ContainerHandle:
         return self._was_exhausted(state.finished_at.timestamp(), within_s)
 
     async def _interrupt(self, script: str) -> None:
-        await self._runtime.call("exec", "--user", "0", self.name, "/bin/sh", "-c", script, timeout_s=INTERRUPT_S)
+        command = ("exec", "--user", "0", self.name, "/bin/sh", "-c", script)
+        with self._no_stuck_start():
+            await self._runtime.call(*command, timeout_s=INTERRUPT_S)
+
+    @contextmanager
+    def _no_stuck_start(self) -> Iterator[None]:
+        """Kill a process that the runtime could not start inside in time: code inside may have stopped it half-way.
+
+        As long as it lives, docker answers no question about the container, and does not end it.
+        """
+        older = self._list_processes()
+        try:
+            yield
+        except ContainerError:
+            kill_entered(self._groups, older)
+            raise
 
     async def end_processes(self) -> None:
         """Kill all processes inside but the first one; nothing if the container has ended."""
@@ -311,7 +327,8 @@ class ContainerHandle:
         place = workdir or self.container.workdir
         command = self._runtime.exec_command(self.name, user, place, list(values), MAIN_COMMAND)
         shell = KeptShell(command, values, self._interrupt)
-        await shell.open(timeout_s)
+        with self._no_stuck_start():
+            await shell.open(timeout_s)
         return shell
 
     async def read(

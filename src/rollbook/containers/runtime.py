@@ -48,6 +48,7 @@ _IMAGE_FAULTS = (
     "working directory",
     "unable to find user",
     "no matching entries in passwd",
+    "unable to find group",
     "exec format error",
     "1: exec: ",
     "manifest unknown",
@@ -230,6 +231,8 @@ def classify_error(reason: str) -> ContainerError:
     """Return the error for a message of the runtime: the image's fault, or a failure of this machine.
 
     >>> type(classify_error("Error: localhost/x: image not known")).__name__
+    'ImageError'
+    >>> type(classify_error("Error: unable to find group judges: no matching entries in group file")).__name__
     'ImageError'
     >>> type(classify_error("Error: no space left on device")).__name__
     'ContainerError'

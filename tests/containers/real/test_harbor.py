@@ -276,6 +276,13 @@ def test_an_agent_cannot_avoid_its_score_by_signals_to_the_editor(
     assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
 
 
+def test_an_agent_cannot_avoid_its_score_by_removing_the_group_of_the_verifier(tmp_path: Path) -> None:
+    user = '[verifier]\nuser = "nobody:nogroup"'
+    task = copy_task("write-word", tmp_path / "task", "[verifier]", user)
+    (task / "solution" / "solve.sh").write_text("echo hello > /app/word.txt; sed -i /^nogroup/d /etc/group")
+    assert rewards(play(tmp_path / "run", task, "oracle")) == {"task": 1.0}
+
+
 def test_a_full_disk_of_the_host_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollbook.containers.host.LEAST_FREE_BYTES", 1 << 60)
     play(tmp_path / "run", TASKS / "write-word", "oracle")
