@@ -257,6 +257,7 @@ class Chaos:
                     )
                     self.violations.append(f"`verify` is silent about {change} ({error})")
             self._restore()
+        self._remove_seals_of_damage()
 
     def _restore(self) -> None:
         """Restore some of the files that are reported, the last change first, as from a copy of the run.
@@ -268,6 +269,19 @@ class Chaos:
             kept = damage.path.parent.name not in ("journals", "done")  # there is no way without a copy
             if damage.path in self.reported and (kept or forms[damage.path] < 0.5):
                 damage.restore()
+
+    def _remove_seals_of_damage(self) -> None:
+        """Remove the seals that were written over damaged token ids: `verify` names them once those are restored."""
+        restored = {str(damage.path) for damage, _ in self.damages if not damage.remains}
+        for damage in self._list_damage()[0] if restored else ():
+            names = re.findall(r"\b\d{5}(?:\.\d+)?\.json", damage["problem"]) if damage["path"] in restored else ()
+            for name in names:
+                (self.run / "done" / name).unlink()
+                self.sealed.clear()  # what the removed seals fixed may change
+
+    def _list_damage(self) -> tuple[list[dict[str, Any]], str]:
+        _, out, error = self.command("verify", self.run, "--json")
+        return (json.loads(out)["damage"] if out else []), error
 
     def _check_processes(self) -> None:
         """Check the output of the workers, and that nothing they started outlives them."""
@@ -289,9 +303,9 @@ class Chaos:
         remaining = [damage for damage, _ in self.damages if damage.remains]
         if not remaining:
             return [], ""
-        _, out, error = self.command("verify", self.run, "--json")
-        reported = {Path(each["path"]) for each in json.loads(out)["damage"]} if out else set()
-        named = " ".join(each["problem"] for each in json.loads(out)["damage"]) if out else ""
+        listed, error = self._list_damage()
+        reported = {Path(each["path"]) for each in listed}
+        named = " ".join(each["problem"] for each in listed)
         inodes = {path.stat().st_ino for path in reported if path.exists()}  # a lease has many names
         unreported = []
         for damage in remaining:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollbook.book import KeyHistory
-from rollbook.core import Rollout, Settings, Task, Timing, Turn
+from rollbook.core import Rollout, Settings, Task, Timing, Turn, derive_seed
 from rollbook.engine import worker as module
 from rollbook.engine.concurrency import FixedLimit
 from rollbook.engine.costs import CostMeter
@@ -143,7 +143,7 @@ class Answers:
 def test_a_key_that_was_in_flight_on_three_dead_workers_fails_without_an_attempt() -> None:
     pasts = [KeyHistory(deaths=deaths, tries={"model_timeout": 1}) for deaths in (2, 3)]
     jobs, runner = Kept(*pasts), Answers()
-    worker = Worker(jobs, runner, FixedLimit(1), 5)
+    worker = Worker(jobs, runner, FixedLimit(1), 5, run_seed=3)
     asyncio.run(worker.run())
     assert runner.attempts == 1
     lost, final = jobs.kept[1]
@@ -151,7 +151,7 @@ def test_a_key_that_was_in_flight_on_three_dead_workers_fails_without_an_attempt
     assert lost.failure
     assert (lost.failure.kind, lost.failure.where) == ("worker_lost", "worker")
     assert lost.failure.message == "in flight on 3 workers that died"
-    assert (lost.sample, lost.seed, lost.round, lost.attempt) == (7, 0, 5, 2)
+    assert (lost.sample, lost.seed, lost.round, lost.attempt) == (7, derive_seed(3, "t", 7), 5, 2)
     assert (jobs.idles, worker.stats.in_flight, worker.ended_early) == (2, 0, False)
 
 

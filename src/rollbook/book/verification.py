@@ -303,7 +303,8 @@ class _FileChecker:
         changed = [seal for extent, seal in sealed.items() if extent not in same]
         self._changed.update((path.name, extent) for extent in sealed if extent not in same)
         if changed:
-            yield Damage(str(path), f"differs from what was sealed by {_list_names(changed)}")
+            what_to_do = "restore it, or delete the seals and resume if it was restored after them"
+            yield Damage(str(path), f"differs from what was sealed by {_list_names(changed)}; {what_to_do}")
 
     def _check_journal(self, path: Path) -> Iterator[Damage]:
         """Check every line: its checksum, its fields, its key, and the token ids that it refers to."""

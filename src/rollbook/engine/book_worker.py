@@ -430,6 +430,7 @@ async def work_on_book(
             draining=draining,
             on_drain=stop_waiting,
             costs=costs if costs.is_priced else None,
+            run_seed=manifest.seed,
         )
         display.start(counter.requested, await asyncio.to_thread(count_pending, book))
 

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from rollbook.book import MAX_WORKER_DEATHS, Claim, KeyHistory
-from rollbook.core import FAILURE_KINDS, Failure, Rollout, Task
+from rollbook.core import FAILURE_KINDS, Failure, Rollout, Task, derive_seed
 from rollbook.engine.concurrency import AdaptiveLimit, FixedLimit
 from rollbook.engine.costs import CostMeter
 from rollbook.engine.retries import AttemptResult, run_until_final, wait_for_event
@@ -105,7 +105,8 @@ class Worker:
     """Runs until there are no more jobs, or until it is drained or stopped, or a failure concerns all of them.
 
     `draining` is set when it is drained; `on_drain` is called then: it ends the waiting for a model that does not
-    answer. `costs` counts what attempts cost, and may keep others from starting.
+    answer. `costs` counts what attempts cost, and may keep others from starting. `run_seed` is the run's: a rollout
+    that is marked as lost is recorded with the seed of its key.
     """
 
     def __init__(
@@ -119,9 +120,10 @@ class Worker:
         draining: asyncio.Event | None = None,
         on_drain: Callable[[], None] = lambda: None,
         costs: CostMeter | None = None,
+        run_seed: int = 0,
     ) -> None:
         self._jobs, self._runner, self._limiter = jobs, runner, limiter
-        self._on_drain, self._costs = on_drain, costs
+        self._on_drain, self._costs, self._run_seed = on_drain, costs, run_seed
         self._round, self._budgets = round_number, budgets or {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle_tasks: set[asyncio.Task[None]] = set()
@@ -270,6 +272,11 @@ class Worker:
         why = f"in flight on {job.past.deaths} workers that died"
         failure = Failure.from_error(RolloutFailed("worker_lost", "worker", why))
         rollout = Rollout(
-            task=job.task, sample=job.sample, seed=0, round=self._round, attempt=job.past.attempts + 1, failure=failure
+            task=job.task,
+            sample=job.sample,
+            seed=derive_seed(self._run_seed, job.task.id, job.sample),
+            round=self._round,
+            attempt=job.past.attempts + 1,
+            failure=failure,
         )
         await self._jobs.mark(job, rollout, True)
