@@ -134,6 +134,24 @@ def test_sealed_bytes_that_changed_are_named(run: Path, pattern: str, damage: Ca
     assert str(path) in {each.path for each in verify_run(run).damage}
 
 
+def test_all_seals_of_changed_token_ids_are_named_and_can_be_written_again(run: Path) -> None:
+    """Who restores a file that was sealed while it was damaged has to delete every one of them."""
+    path = find(run, "journals/*.tokens")
+    good = path.read_bytes()
+    replace_byte(path, 40, b"\0")
+    unseal(run)
+    work_off(Book(run))
+    path.write_bytes(good)
+    (damage,) = verify_run(run).damage
+    seals = [seal.name for seal in (run / "done").iterdir() if path.name in seal.read_text()]
+    assert len(seals) > 1
+    assert re.findall(r"\d{5}\S*\.json", damage.problem) == sorted(seals)
+    for seal in seals:
+        (run / "done" / seal).unlink()
+    work_off(Book(run))
+    assert verify_run(run).damage == []
+
+
 def drop_all_bytes(path: Path) -> None:
     path.write_bytes(b"")
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -272,7 +272,7 @@ class _FileChecker:
 
     def _check_seals(self) -> Iterator[Damage]:
         """Check that every seal can be read, and that the files have the bytes that were sealed, sidecars included."""
-        sealed: dict[str, dict[Extent, Path]] = {}
+        sealed: dict[str, dict[Extent, list[Path]]] = {}
         chunks = Seals(self._run).list_numbers() if (self._run / "done").is_dir() else set()
         for path in [path for chunk in sorted(chunks) for path in list_seals(self._run, chunk)]:
             self._found.files += 1
@@ -285,7 +285,7 @@ class _FileChecker:
             else:
                 yield from self._check_seal(path, seal)
                 for name, extent in seal.files.items():
-                    sealed.setdefault(name, {})[extent] = path
+                    sealed.setdefault(name, {}).setdefault(extent, []).append(path)
         for name, extents in sorted(sealed.items()):
             yield from self._check_extents(self._run / "journals" / name, extents)
 
@@ -293,14 +293,14 @@ class _FileChecker:
         """Check what a seal says of its chunk, which is in the plan."""
         yield from ()
 
-    def _check_extents(self, path: Path, sealed: dict[Extent, Path]) -> Iterator[Damage]:
+    def _check_extents(self, path: Path, sealed: dict[Extent, list[Path]]) -> Iterator[Damage]:
         if not path.exists():
             self._changed.update((path.name, extent) for extent in sealed)
-            yield Damage(str(path), f"is missing, but sealed by {_list_names(list(sealed.values()))}")
+            yield Damage(str(path), f"is missing, but sealed by {_list_names(chain.from_iterable(sealed.values()))}")
             return
         self._found.files += path.suffix == ".tokens"  # the others are counted when their lines are read
         same = set(measure_extents(path, sorted(extent.bytes for extent in sealed)))
-        changed = [seal for extent, seal in sealed.items() if extent not in same]
+        changed = [seal for extent, seals in sealed.items() if extent not in same for seal in seals]
         self._changed.update((path.name, extent) for extent in sealed if extent not in same)
         if changed:
             what_to_do = "restore it, or delete the seals and resume if it was restored after them"
@@ -462,5 +462,5 @@ def _check_tokens(sidecar: Path, turns: list[TurnLine]) -> str:
     return ""
 
 
-def _list_names(paths: list[Path]) -> str:
+def _list_names(paths: Iterable[Path]) -> str:
     return ", ".join(sorted(path.name for path in paths))
