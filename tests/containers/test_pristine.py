@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rollbook.containers.layers import Layers
-from rollbook.containers.pristine import find_code, read_loader_cache, undo_changes
+from rollbook.containers.pristine import read_loader_cache, undo_changes
 
 MACHINE = "/usr/lib/x86_64-linux-gnu"
 IMAGE = {
@@ -118,6 +118,33 @@ def test_other_work_of_the_agent_stays(upper: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "path", ["/usr/bin/python3", "/usr/local/bin/python3", "/opt/tools/python3", "/start.d/x", "/start.d/y.sh"]
+)
+def test_programs_and_folders_of_scripts_that_commands_name_are_put_back(upper: Path, path: str) -> None:
+    write(upper.parent.parent / "lower", "/start.d/x", "")
+    write(upper.parent.parent / "lower", "/entry.sh", "for each in /start.d/*; do $each; done")
+    write(upper, path, "evil")
+    write(upper, "/start.d/list.txt", "work")
+    (upper / "start.d/list.txt").chmod(0o644)
+    layers = Layers({"UpperDir": str(upper), "LowerDir": str(upper.parent.parent / "lower")})
+    undo_changes(layers, VARIABLES, "/app", ["/entry.sh", "/usr/bin/env python3"])
+    assert path in layers.undone
+    assert (upper / "start.d/list.txt").exists()
+
+
+@pytest.mark.parametrize("path", ["/etc/pam.d/postlogin", "/etc/pam.d/one", "/opt/rules"])
+def test_rules_that_those_of_su_include_are_put_back(upper: Path, path: str) -> None:
+    lower = upper.parent.parent / "lower"
+    write(lower, "/etc/pam.d/su", "auth sufficient pam_rootok.so\n@include one\n")
+    write(lower, "/etc/pam.d/one", "session   include   postlogin\n-auth substack linked\n")
+    write(lower, "/etc/pam.d/postlogin", "session include one")
+    write(lower, "/opt/rules", "")
+    (lower / "etc/pam.d/linked").symlink_to("/opt/rules")
+    write(upper, path, "evil")
+    assert undo(upper).undone == [path]
+
+
+@pytest.mark.parametrize(
     "link", ["/usr", "/usr/local", "/usr/local/bin", "/bin", MACHINE, f"{MACHINE}/security", "/etc"]
 )
 def test_a_folder_that_became_a_link_is_put_back(upper: Path, link: str) -> None:
@@ -209,37 +236,3 @@ def test_a_broken_cache_is_an_error() -> None:
     ):
         with pytest.raises(ValueError, match="cache"):
             read_loader_cache(data)
-
-
-def list_code(upper: Path, *words: str) -> list[str]:
-    layers = Layers({"UpperDir": str(upper), "LowerDir": str(upper.parent.parent / "lower")})
-    return sorted(find_code(layers, words, "/app"))
-
-
-def test_scripts_of_an_entrypoint_and_what_they_name_are_code(upper: Path) -> None:
-    lower = upper.parent.parent / "lower"
-    write(lower, "/start.sh", "#!/bin/bash\n. /opt/settings.sh\npython3 /opt/serve.py --data /data.txt\n")
-    write(lower, "/opt/settings.sh", "/opt/tool; /start.sh; /missing")
-    for path in ("/opt/serve.py", "/data.txt", "/opt/tool"):
-        write(lower, path, "\0binary" if path == "/opt/tool" else "")
-    for path in ("/opt/settings.sh", "/opt/serve.py", "/data.txt"):
-        (lower / path[1:]).chmod(0o644)
-    expected = ["/bin/bash", "/opt/serve.py", "/opt/settings.sh", "/opt/tool", "/start.sh"]
-    assert list_code(upper, "bash", "/start.sh") == expected
-    assert list_code(upper, "bash", "-c", '. /start.sh; exec "$@"') == expected
-
-
-def test_what_scripts_name_in_the_working_folder_is_work_of_the_agent(upper: Path) -> None:
-    lower = upper.parent.parent / "lower"
-    write(lower, "/app/start.sh", "/app/server; /apples/x")
-    write(lower, "/app/server", "")
-    write(lower, "/apples/x", "")
-    assert list_code(upper, "/app/start.sh") == ["/app/start.sh", "/apples/x"]
-
-
-def test_a_link_of_the_image_is_followed_to_its_script(upper: Path) -> None:
-    lower = upper.parent.parent / "lower"
-    (lower / "start").symlink_to("/usr/local/start.sh")
-    write(lower, "/usr/local/start.sh", "/usr/local/more")
-    write(lower, "/usr/local/more", "")
-    assert list_code(upper, "/start") == ["/start", "/usr/local/more"]

@@ -28,7 +28,13 @@ def test_every_limit_is_always_set_and_no_value_of_a_variable_is_in_the_command(
         "fsize=10737418240:",
     ):
         assert option in text
-    for option in ("--cap-drop ALL", "--security-opt no-new-privileges", "--network none", "--pull never"):
+    for option in (
+        "--cap-drop ALL",
+        "--security-opt no-new-privileges",
+        "--network none",
+        "--pull never",
+        "--no-healthcheck",
+    ):
         assert option in text
     assert "secret" not in text
     assert "--env TOKEN" in text

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from rollbook.containers.command_files import find_command_files, may_be_code
 from rollbook.containers.handle import ContainerHandle
 from rollbook.containers.layers import KERNEL_FOLDERS, Layers, is_in
 from rollbook.errors import ContainerError
@@ -76,6 +77,10 @@ SETTINGS = re.compile(
 )
 """What the shell and the basic programs read in /etc. The rest of /etc is work of the agent: users, servers, hosts."""
 
+PAM_FOLDER = "/etc/pam.d"
+PAM_PROGRAMS = ("su", "su-l", "sudo", "sudo-i", "runuser", "runuser-l", "login", "other")
+PAM_INCLUDE = re.compile(r"^\s*(?:@include|-?\w+\s+(?:include|substack))\s+(\S+)", re.MULTILINE)
+
 SETTING_FILES = ("/etc/default/locale", "/etc/default/su", "/etc/default/login")
 """Settings in a folder that the image may lack: the agent could make it a link."""
 
@@ -99,28 +104,23 @@ USER_LINE = re.compile(
 """A line of /etc/passwd with seven fields of printable characters."""
 
 MAX_CACHE_BYTES = 16 << 20
-MAX_SCRIPT_BYTES = 1 << 20
-MAX_NAMED_FILES = 1000
 MAX_REPORTED = 100
-
-SCRIPT_ENDINGS = (".sh", ".bash", ".py", ".pl", ".rb", ".js", ".mjs", ".php", ".lua", ".jar")
-"""Endings of scripts that an interpreter runs, without a mark at their beginning."""
 
 Variables = Sequence[tuple[str, str]]
 """Environment variables; a name that occurs twice has one value for the shell that sets up and one for the tests."""
 
 
 async def restore_pristine_files(
-    handle: ContainerHandle, env: Iterable[tuple[str, str]] = (), entrypoint: Sequence[str] = ()
+    handle: ContainerHandle, env: Iterable[tuple[str, str]] = (), commands: Sequence[str] = ()
 ) -> list[str]:
     """Undo, in a container that was killed, what could speak for its tests; return the paths that were put back.
 
-    `env` are further variables of the tests, `entrypoint` the words of an entrypoint that runs next to them.
+    `env` are further variables of the tests, `commands` what runs as, before or next to them.
     """
     layers = Layers(await handle.find_idle_layers())
     variables = [*await handle.environment(), *env]
     try:
-        await asyncio.to_thread(undo_changes, layers, variables, await handle.find_workdir(), entrypoint)
+        await asyncio.to_thread(undo_changes, layers, variables, await handle.find_workdir(), commands)
     except OSError as error:
         raise ContainerError(f"the files of the image cannot be put back: {error}") from None
     shown = [each.encode(errors="surrogateescape").decode(errors="replace") for each in sorted(layers.undone)]
@@ -137,7 +137,7 @@ async def repair_user_files(handle: ContainerHandle) -> None:
         await asyncio.to_thread(_restore_user_files, Layers(await handle.find_idle_layers()))
 
 
-def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", entrypoint: Sequence[str] = ()) -> None:
+def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", commands: Sequence[str] = ()) -> None:
     """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it."""
     for folder in ("/", *TEST_FOLDERS):
         layers.remove_access_lists(folder)
@@ -145,9 +145,11 @@ def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", entry
         if layers.find_in_image(folder):
             layers.undo(folder)
     homes = _restore_homes(layers, variables)
-    _restore_programs(layers, _list_paths(variables, "PATH", workdir), homes)
+    search_path = _list_paths(variables, "PATH", workdir)
+    run = find_command_files(layers, commands, search_path, workdir)
+    _restore_programs(layers, PROGRAMS | run.programs, search_path, homes)
     named = [path for name in FILE_VARIABLES for path in _list_paths(variables, name, workdir)]
-    for path in (*SETTING_FILES, *named, *find_code(layers, entrypoint, workdir)):
+    for path in (*SETTING_FILES, *named, *run.paths, *_list_pam_files(layers)):
         layers.put_back(path)
     folders = [*LIBRARY_FOLDERS, *_list_paths(variables, "LD_LIBRARY_PATH", workdir)]
     libraries, known = [layers.resolve(each) for each in folders], layers.list_in_image(folders)
@@ -157,6 +159,8 @@ def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", entry
         folder, name = posixpath.split(path)
         if SETTINGS.fullmatch(path) or is_in(path, converters):
             return True
+        if folder in run.folders and may_be_code(path, status.st_mode):
+            return True
         if name in STARTUP_FILES and (folder in homes or posixpath.dirname(folder) == "/home"):
             return True
         return is_in(path, libraries) and _hides_library(path, status, known)
@@ -164,49 +168,6 @@ def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", entry
     layers.walk_changes(is_undone)
     if _redirects(layers, known):
         layers.put_back(CACHE)
-
-
-def find_code(layers: Layers, entrypoint: Sequence[str], workdir: str) -> list[str]:
-    """Return the programs and scripts of the image that an entrypoint names, and those that its scripts name in turn.
-
-    What is no code stays, and so does what scripts name in the working folder: both may be work of the agent.
-    """
-    found: list[str] = []
-    left = [path for word in entrypoint for path in find_paths(word)]
-    named, seen = set(left), set[str]()
-    while left and len(seen) < MAX_NAMED_FILES:
-        path = left.pop()
-        if path in seen or (path not in named and workdir != "/" and is_in(path, [workdir])):
-            continue
-        seen.add(path)
-        if (text := read_code(layers, path)) is not None:
-            found.append(path)
-            left += find_paths(text)
-    return found
-
-
-def find_paths(text: str) -> list[str]:
-    """Return the absolute paths that a script or a word of a command line names.
-
-    >>> find_paths("/start.sh; python3 /opt/serve.py & wait")
-    ['/start.sh', '/opt/serve.py']
-    """
-    return re.findall(r"(?<![\w.$@/-])/[\w./@+-]+", text)
-
-
-def read_code(layers: Layers, path: str) -> str | None:
-    """Return the text of a script of the image, nothing for a program, and None for what is no code."""
-    place = layers.resolve_in_image(path)
-    found = layers.find_in_image(place)
-    if not found or not stat.S_ISREG(found.status.st_mode):
-        return None
-    try:
-        text = layers.read(place, MAX_SCRIPT_BYTES, image=True)
-    except ValueError:
-        text = b""
-    if not (found.status.st_mode & 0o111 or text.startswith(b"#!") or place.endswith(SCRIPT_ENDINGS)):
-        return None
-    return "" if b"\0" in text else text.decode(errors="surrogateescape")
 
 
 def _list_paths(variables: Variables, name: str, workdir: str) -> list[str]:
@@ -225,8 +186,10 @@ def list_absolute(value: str) -> str:
     return ":".join(each for each in value.split(":") if each.startswith("/"))
 
 
-def _restore_programs(layers: Layers, search_path: Sequence[str], homes: Collection[str]) -> None:
-    """Put back the basic programs that the image has, and undo programs that hide them: tests use none that it lacks.
+def _restore_programs(
+    layers: Layers, names: frozenset[str], search_path: Sequence[str], homes: Collection[str]
+) -> None:
+    """Put back the programs that the image has, and undo programs that hide them: tests use none that it lacks.
 
     Folders behind those of the system hide nothing. They may be folders of the agent's work. In a home, the usual
     startup files of a login shell put some folders first.
@@ -234,12 +197,27 @@ def _restore_programs(layers: Layers, search_path: Sequence[str], homes: Collect
     last = max((place for place, each in enumerate(search_path) if each in PROGRAM_FOLDERS), default=len(search_path))
     first = [*search_path[:last], *(f"{home}/{folder}" for home in homes for folder in ("bin", ".local/bin"))]
     others = [layers.resolve(each) for each in first if each not in PROGRAM_FOLDERS]
-    for name in PROGRAMS & layers.list_in_image([*PROGRAM_FOLDERS, *search_path]):
+    for name in names & layers.list_in_image([*PROGRAM_FOLDERS, *search_path]):
         for folder in PROGRAM_FOLDERS:
             layers.put_back(f"{folder}/{name}")
         for folder in others:
             if layers.has_program(f"{folder}/{name}"):
                 layers.put_back(f"{folder}/{name}")
+
+
+def _list_pam_files(layers: Layers) -> list[str]:
+    """Return the rules of the image by which programs change their user, with those that they include."""
+    left, found = [f"{PAM_FOLDER}/{name}" for name in PAM_PROGRAMS], list[str]()
+    while left:
+        path = left.pop()
+        try:
+            text = layers.read(layers.resolve_in_image(path), MAX_USER_BYTES, image=True).decode(errors="replace")
+        except ValueError:
+            continue
+        if path not in found:
+            found.append(path)
+            left += [posixpath.join(PAM_FOLDER, name) for name in PAM_INCLUDE.findall(text)]
+    return found
 
 
 def _hides_library(path: str, status: os.stat_result, known: Collection[str]) -> bool:

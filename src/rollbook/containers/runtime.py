@@ -268,6 +268,7 @@ class CommandLine:
             command += ["--volume", f"{mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'}"]
         command += ["--workdir", container.workdir] if container.workdir else []
         command += ["--user", container.user] if container.user else []
+        command.append("--no-healthcheck")  # docker would run the image's own next to tests, with the agent's programs
         return [*command, "--entrypoint", main[0], container.image, *main[1:]]
 
     def start_command(self, name: str) -> list[str]:

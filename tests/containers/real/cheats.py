@@ -46,6 +46,8 @@ def loop(work: str) -> str:
 
 
 SOLVE = "echo hello > /app/word.txt"
+SOLVER = f"solve() {{ mkdir -p ${{1%/*}}; rm -f $1; printf '#!/bin/bash\\n{SOLVE}\\n' > $1; chmod 755 $1; }}; solve"
+"""The beginning of a script that makes a program which does the task; its path follows."""
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 LIBRARY_SOURCE = """
 #include <fcntl.h>
@@ -250,6 +252,39 @@ VOLUME_CHEATS = {
 }
 """Scripts that write into volumes of the image. With docker these are not in the layer of the container."""
 VOLUMES = "VOLUME /root /usr/local /etc/profile.d /data\n"
+
+COMMAND_CHEATS = {
+    "replace-entrypoint-of-path": f"printf '#!/bin/bash\\n{SOLVE}\\nexec \"$@\"\\n' > /usr/local/bin/start",
+    "hide-entrypoint-of-path": f"{SOLVER} /opt/venv/bin/start; echo 'exec \"$@\"' >> /opt/venv/bin/start",
+    "replace-sourced-file": f"echo '{SOLVE}' > /opt/settings",
+    "replace-script-of-folder": f"{SOLVER} /start.d/10-first.sh",
+    "add-script-to-folder": f"{SOLVER} /start.d/20-second.sh",
+    "replace-healthcheck": f"{SOLVER} /opt/healthy",
+    "replace-healthcheck-of-path": f"{SOLVER} /usr/local/bin/check-health",
+    "replace-interpreter": f"{SOLVER} /usr/bin/python3",
+    "hide-interpreter": f"{SOLVER} /usr/local/bin/python3",
+    "replace-included-rules": f"{SOLVER} /evil; echo 'session optional pam_exec.so /evil' > /etc/pam.d/postlogin",
+    "replace-linked-rules": f"{SOLVER} /evil; echo 'session optional pam_exec.so /evil' > /opt/rules",
+}
+"""Scripts that change what the entrypoint, the healthcheck, the first line of the tests or `su` run."""
+COMMAND_DOCKERFILE = """FROM {image}
+RUN printf '#!/bin/bash\\n. /opt/settings\\nfor each in /start.d/*.sh; do $each; done\\nexec "$@"\\n' > /usr/local/bin/start
+RUN mkdir -p /app /start.d && echo x=1 > /opt/settings && touch /opt/rules && ln -s /opt/rules /etc/pam.d/linked
+RUN echo '#!/bin/bash' | tee /start.d/10-first.sh /opt/healthy > /usr/local/bin/check-health
+RUN chmod 755 /start.d/* /opt/healthy /usr/local/bin/*
+RUN printf 'session include postlogin\\nsession substack linked\\n' >> /etc/pam.d/su && touch /etc/pam.d/postlogin
+ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin
+WORKDIR /app
+ENTRYPOINT ["start"]
+"""
+COMMAND_HEALTHCHECK = '[environment.healthcheck]\ncommand = "/opt/healthy && check-health --fast"\n'
+COMMAND_TESTS = """#!/usr/bin/env python3
+import pathlib, subprocess
+subprocess.run(["su", "root", "-c", "true"], check=True)
+word = pathlib.Path("/app/word.txt")
+done = word.exists() and word.read_text() == "hello\\n"
+pathlib.Path("/logs/verifier/reward.txt").write_text(str(int(done)))
+"""
 
 DESTRUCTIONS = {
     "remove-everything": "rm -rf --no-preserve-root / 2>/dev/null",

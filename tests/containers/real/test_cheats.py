@@ -10,7 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from base_image import IMAGE, list_left, podman_only
-from cheats import CHEATS, DESTRUCTIONS, DOCKERFILE, INSTRUCTION, TESTS, VOLUME_CHEATS, VOLUMES
+from cheats import (
+    CHEATS,
+    COMMAND_CHEATS,
+    COMMAND_DOCKERFILE,
+    COMMAND_HEALTHCHECK,
+    COMMAND_TESTS,
+    DESTRUCTIONS,
+    DOCKERFILE,
+    INSTRUCTION,
+    TESTS,
+    VOLUME_CHEATS,
+    VOLUMES,
+)
 
 import rollbook
 from rollbook.containers import Container, ContainerHandle, ContainerHost
@@ -55,6 +67,17 @@ def test_no_cheat_in_a_volume_of_the_image_gets_a_reward(tmp_path: Path) -> None
         with (tmp_path / "tasks" / name / "environment" / "Dockerfile").open("a") as file:
             file.write(VOLUMES)
     expect_no_reward(tmp_path, VOLUME_CHEATS)
+
+
+def test_no_cheat_with_the_programs_that_commands_run_gets_a_reward(tmp_path: Path) -> None:
+    for name, script in {**COMMAND_CHEATS, "honest": "echo hello > /app/word.txt"}.items():
+        task = tmp_path / "tasks" / name
+        make_task(task, script)
+        with (task / "task.toml").open("a") as file:
+            file.write(COMMAND_HEALTHCHECK)
+        (task / "environment" / "Dockerfile").write_text(COMMAND_DOCKERFILE.format(image=IMAGE))
+        (task / "tests" / "test.sh").write_text(COMMAND_TESTS)
+    expect_no_reward(tmp_path, COMMAND_CHEATS)
 
 
 def expect_no_reward(tmp_path: Path, cheats: Mapping[str, str]) -> None:

@@ -28,6 +28,7 @@ from rollbook.errors import ContainerError, RolloutFailed
 TESTS, LOGS, VERIFIER_LOGS = "/tests", "/logs", "/logs/verifier"
 SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")
 MAX_LOG_BYTES = 32 << 20
+MAX_FIRST_LINE_BYTES = 4096
 OUTPUT_CHARS = 4000
 SETUP_S = 120.0
 ENTRYPOINT_STARTS = 2
@@ -62,7 +63,8 @@ async def run_shared_tests(
     """
     entrypoint = await handle.image_entrypoint()
     env = resolve_variables(step.verifier.env)
-    restored = await restore_pristine_files(handle, env.items(), entrypoint)
+    commands = [*entrypoint, *(check.command for check in checks if check), _read_interpreter(step.tests)]
+    restored = await restore_pristine_files(handle, env.items(), commands)
     staged = f"/.rollbook-tests-{secrets.token_hex(8)}"
     await handle.put_archive("/", await asyncio.to_thread(pack_tests, step.tests, staged))
     notes = await _restart_for_tests(handle)
@@ -72,6 +74,14 @@ async def run_shared_tests(
     result = await _run_script(handle, step.verifier, {**await _list_clean_searches(handle), **env}, kept)
     result.restored, result.notes = restored, notes
     return result
+
+
+def _read_interpreter(folders: Sequence[Path]) -> str:
+    """Return the command that runs test.sh by its first line; of several folders the last one with it counts."""
+    script = next(path for folder in reversed(folders) if (path := folder / "test.sh").is_file())
+    with script.open("rb") as file:
+        first = file.readline(MAX_FIRST_LINE_BYTES).decode(errors="replace")
+    return first[2:] if first.startswith("#!") else ""
 
 
 async def _restart_for_tests(handle: ContainerHandle) -> list[str]:
