@@ -276,7 +276,7 @@ class Chaos:
         for damage in self._list_damage()[0] if restored else ():
             names = re.findall(r"\b\d{5}(?:\.\d+)?\.json", damage["problem"]) if damage["path"] in restored else ()
             for name in names:
-                (self.run / "done" / name).unlink()
+                (self.run / "done" / name).unlink(missing_ok=True)  # two files may name it
                 self.sealed.clear()  # what the removed seals fixed may change
 
     def _list_damage(self) -> tuple[list[dict[str, Any]], str]:
