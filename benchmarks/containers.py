@@ -162,10 +162,15 @@ class Soak:
         objects = [*asyncio.run(podman.list_labelled(OWNER_LABEL)), *podman.list_states(OWNER_LABEL)]
         owned = [(each, Owner.from_label(each.owner)) for each in objects]
         left = [f"{each.kind} {each.id}" for each, owner in owned if owner and owner.run == str(self.run)]
-        listing = ["podman", "ps", "--all", "--external", "--format", "{{.Names}}"]
-        known = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split()
-        left += [f"in storage {name}" for name in known if name.startswith("rollbook-")]
+        known = list_names()  # those have labels: others may be at work on this machine
+        left += [f"in storage {name}" for name in list_names("--external") - known if name.startswith("rollbook-")]
         return left + [f"monitor {pid}" for pid in find_monitors() if monitored_name(pid) not in known]
+
+
+def list_names(*options: str) -> set[str]:
+    """Return the names of all containers that podman knows; with `--external` also those that only its storage has."""
+    listing = ["podman", "ps", "--all", *options, "--format", "{{.Names}}"]
+    return set(subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split())
 
 
 def read_words(pid: int) -> list[str]:
