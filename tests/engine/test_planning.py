@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rollbook.book import Book
+from rollbook.book import Book, verify_run
 from rollbook.core import ModelSpec, Settings, Task
 from rollbook.engine import planning
 from rollbook.engine.blends import load_run_environments
@@ -26,6 +26,7 @@ from rollbook.engine.planning import (
     resolve_run_model,
 )
 from rollbook.engine.request import Request
+from rollbook.environments import load_environment
 from rollbook.errors import UsageError
 from rollbook.models import REMOTE_MODEL_SPEC
 from support.books import make_book
@@ -160,11 +161,16 @@ def test_a_source_that_was_edited_is_noted_and_an_edited_copy_refused(tmp_path: 
     )
     (copied,) = (book.path / "source").rglob("sums_env.py")
     copied.write_text(SUMS + "# edited")
-    with pytest.raises(UsageError) as caught:
-        check_unchanged(book)
-    assert str(caught.value) == (
-        f"Sums: {book.path / 'source'} was edited, so scores would change: restore it from a copy"
-    )
+    spec = book.manifest.environments["Sums"]
+    for refuse in (lambda: check_unchanged(book), lambda: load_environment(spec, book.path)):
+        with pytest.raises(UsageError) as caught:
+            refuse()
+        assert str(caught.value) == (
+            f"{book.path / 'source'} was edited since the run began, so scores would change: restore it from a copy"
+        )
+    assert [damage.path for damage in verify_run(book.path).damage] == [str(book.path / "source")]
+    copied.write_text(SUMS)
+    assert verify_run(book.path).damage == []
 
 
 def test_one_sample_or_all_are_requested(tmp_path: Path) -> None:

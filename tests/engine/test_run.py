@@ -174,7 +174,7 @@ def test_an_extend_that_is_refused_leaves_the_run_as_it_is(tmp_path: Path) -> No
     (source,) = (tmp_path / "run" / "source").glob("*.py")
     source.write_text(source.read_text() + "# edited")
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    with pytest.raises(UsageError, match="was edited, so scores would change"):
+    with pytest.raises(UsageError, match="was edited since the run began"):
         extend(tmp_path / "run", 4, {}, SilentDisplay())
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 

@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 
+from rollbook.book import digest_source
 from rollbook.core import EnvironmentSpec, Limits, Message, Rollout, Score, Task
 from rollbook.environments.environment import Environment
 from rollbook.environments.pool import EnvironmentProcessPool
@@ -97,6 +99,12 @@ def spec_of(folder: Path, name: str) -> EnvironmentSpec:
     path = folder / "odd_env.py"
     path.write_text(SOURCE)
     return write_snapshot(resolve(f"{path}:{name}"), folder / "source")
+
+
+def replace_source(spec: EnvironmentSpec, folder: Path, text: str) -> EnvironmentSpec:
+    """Return an environment whose copy has other source than the one that was resolved."""
+    (folder / "source" / "odd_env.py").write_text(text)
+    return msgspec.structs.replace(spec, digest=digest_source(folder / "source"))
 
 
 def play(folder: Path, work: Callable[[EnvironmentRuntime], Awaitable[T]], name: str = "Odd", processes: int = 2) -> T:
@@ -221,7 +229,7 @@ def test_processes_are_reused(tmp_path: Path) -> None:
 
 def test_an_environment_that_does_not_load_is_known_at_once(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "Odd")
-    (tmp_path / "source" / "odd_env.py").write_text("raise RuntimeError('broken on import')")
+    spec = replace_source(spec, tmp_path, "raise RuntimeError('broken on import')")
 
     async def go() -> None:
         runtime = EnvironmentRuntime(spec, Limits(), environment=Environment, run=tmp_path, log=tmp_path / "log")
@@ -236,7 +244,7 @@ def test_an_environment_that_does_not_load_is_known_at_once(tmp_path: Path) -> N
 
 def test_an_environment_that_is_killed_while_it_loads_is_no_mistake_of_the_user(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "Odd")
-    (tmp_path / "source" / "odd_env.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    spec = replace_source(spec, tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
 
     async def go() -> None:
         pool = EnvironmentProcessPool(spec, Limits(), run=tmp_path)
@@ -249,7 +257,7 @@ def test_an_environment_that_is_killed_while_it_loads_is_no_mistake_of_the_user(
 
 def test_an_environment_that_closes_its_channel_while_it_loads_is_a_mistake_of_the_user(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "Odd")
-    (tmp_path / "source" / "odd_env.py").write_text("import os, time\nos.closerange(3, 256)\ntime.sleep(60)")
+    spec = replace_source(spec, tmp_path, "import os, time\nos.closerange(3, 256)\ntime.sleep(60)")
 
     async def go() -> None:
         pool = EnvironmentProcessPool(spec, Limits(), run=tmp_path)
@@ -332,7 +340,7 @@ def test_a_process_for_state_is_refused_after_close_also_while_the_first_one_sta
 
 def test_one_that_does_not_load_is_not_loaded_again_behind_the_error(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "Odd")
-    (tmp_path / "source" / "odd_env.py").write_text(f"open({str(tmp_path / 'loads')!r}, 'a').write('x'); 1 / 0")
+    spec = replace_source(spec, tmp_path, f"open({str(tmp_path / 'loads')!r}, 'a').write('x'); 1 / 0")
 
     async def go() -> None:
         processes = EnvironmentProcessPool(spec, Limits(), run=tmp_path)

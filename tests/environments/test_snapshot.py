@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rollbook.book import digest_source
 from rollbook.core import EnvironmentSpec
 from rollbook.environments.builtin.gsm8k import GSM8K
 from rollbook.environments.registry import resolve
@@ -113,6 +114,7 @@ def test_the_snapshot_is_loaded_beside_the_original_of_the_same_name():
     loaded = resolve("envs/sums_s.py:Sums")
     spec = write_snapshot(loaded, Path("run/source"))
     Path("run/source/helper_s.py").write_text("def double(i): return 100 + i")
+    spec = msgspec.structs.replace(spec, digest=digest_source(Path("run/source")))
     copied = load_environment(spec, Path("run"))
     assert type(copied) is not loaded.cls
     assert [t.answer for t in copied.tasks()] == ["100", "101", "102"]

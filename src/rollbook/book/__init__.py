@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         read_files_into,
     )
     from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
+    from rollbook.book.source_copies import digest_source, is_source_edited, list_source_files
     from rollbook.book.status import GroupStatus, RunStatus, has_pending, name_state, read_exact_status, read_status
     from rollbook.book.task_groups import TaskGroups, is_reported_by_field
     from rollbook.book.tasks import TaskFile, read_rows, store_task_media
@@ -126,6 +127,7 @@ __all__ = [
     "WorkerMonitor",
     "advise_on_disk",
     "count_workers",
+    "digest_source",
     "explain_disk_errors",
     "find_lengths",
     "find_reopened_kinds",
@@ -133,10 +135,12 @@ __all__ = [
     "is_closed",
     "is_finished",
     "is_reported_by_field",
+    "is_source_edited",
     "is_still_final",
     "iterate_parts",
     "list_journals",
     "list_media",
+    "list_source_files",
     "lock_run",
     "make_presence",
     "make_unwritable",

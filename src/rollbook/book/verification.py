@@ -23,6 +23,7 @@ from rollbook.book.json_lines import LineChecker, read_whole_lines
 from rollbook.book.leases import Leases, lease_path
 from rollbook.book.media import MEDIA_FOLDER, find_media_damage, list_media
 from rollbook.book.seals import Seals, list_seals, measure_extents, read_seal
+from rollbook.book.source_copies import is_source_edited, list_source_files
 from rollbook.core import (
     JSON_ERRORS,
     REFERENCE_PREFIX,
@@ -353,9 +354,20 @@ class _BookChecker(_FileChecker):
         with suppress(BookError):  # a damaged round is reported by itself
             self._rounds = self._book.rounds()
         yield from self._check_tasks()
+        yield from self._check_sources()
         yield from super().check()
         yield from self._check_owners()
         yield from self._compare_counts()
+
+    def _check_sources(self) -> Iterator[Damage]:
+        """Check that the copies of the user's source are what was planned; a damaged run.json has no valid digests."""
+        if _is_manifest_edited(self._run):
+            return
+        for spec in self._book.manifest.environments.values():
+            if spec.snapshot is not None:
+                self._found.files += len(list_source_files(self._run / spec.snapshot))
+                if is_source_edited(self._run, spec):
+                    yield Damage(str(self._run / spec.snapshot), EDITED)
 
     def _check_tasks(self) -> Iterator[Damage]:
         self._found.files += 1

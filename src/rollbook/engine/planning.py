@@ -40,9 +40,9 @@ from rollbook.environments import (
     endpoint_kind,
     explain_error,
     find_changed_file,
-    is_tampered,
     merge_roles,
     put_first_on_path,
+    require_unedited,
     resolve_judge,
     source_root,
     take_judge,
@@ -245,10 +245,7 @@ def check_unchanged(book: Book) -> list[str]:
     check_agent_unchanged(book.manifest.agent)
     notes = []
     for name, spec in book.manifest.environments.items():
-        if is_tampered(spec, book.path):
-            raise UsageError(
-                f"{name}: {book.path / 'source'} was edited, so scores would change: restore it from a copy"
-            )
+        require_unedited(spec, book.path)
         edited = find_changed_file(spec, book.path)
         if edited and spec.snapshot is None:
             then, now = book.manifest.versions, package_versions()

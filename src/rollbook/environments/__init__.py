@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from rollbook.environments.session import ContainerSession, EnvironmentSession, LoopSession, is_being_cancelled
     from rollbook.environments.snapshot import (
         find_changed_file,
-        is_tampered,
         load_environment,
+        require_unedited,
         source_files,
         source_root,
         write_snapshot,
@@ -119,7 +119,6 @@ __all__ = [
     "import_class",
     "import_closure",
     "is_being_cancelled",
-    "is_tampered",
     "list_environments",
     "list_names",
     "load_environment",
@@ -136,6 +135,7 @@ __all__ = [
     "read_arguments",
     "read_catalogue",
     "read_offered_tools",
+    "require_unedited",
     "resolve",
     "resolve_judge",
     "resolve_roles",

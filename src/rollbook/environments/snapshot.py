@@ -6,13 +6,14 @@ import hashlib
 import importlib.util
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
 
 import msgspec
 
+from rollbook.book import digest_source, is_source_edited, list_source_files
 from rollbook.core import BUILTIN_PREFIX, EnvironmentSpec, scoring_digest
 from rollbook.environments import source
 from rollbook.environments.environment import Environment
@@ -36,18 +37,7 @@ def write_snapshot(loaded: LoadedEnvironment, folder: Path, subfolder: str = "")
         (copy / f"{loaded.path.stem}.py").write_text(loaded.text)
         origin = ""  # no file can be compared with it later
     snapshot = (Path(folder.name) / subfolder).as_posix()
-    return msgspec.structs.replace(
-        loaded.spec, digest=digest_files(_snapshot_files(copy)), snapshot=snapshot, origin=origin
-    )
-
-
-def digest_files(files: Mapping[str, Path]) -> str:
-    """Return the sha256 over names and bytes of files, in the order of their names."""
-    total = hashlib.sha256()
-    for name in sorted(files):
-        content = files[name].read_bytes()
-        total.update(f"{len(name.encode())} {name} {len(content)} ".encode() + content)
-    return total.hexdigest()
+    return msgspec.structs.replace(loaded.spec, digest=digest_source(copy), snapshot=snapshot, origin=origin)
 
 
 def find_changed_file(spec: EnvironmentSpec, run_dir: Path) -> str | None:
@@ -59,16 +49,18 @@ def find_changed_file(spec: EnvironmentSpec, run_dir: Path) -> str | None:
     if not origin.is_file():
         return None
     root = _module_root(origin.resolve(), spec.target)
-    for name, copy in sorted(_snapshot_files(run_dir / spec.snapshot).items()):
+    for name, copy in sorted(list_source_files(run_dir / spec.snapshot).items()):
         current = root / name
         if not current.is_file() or current.read_bytes() != copy.read_bytes():
             return source.display_path(current)
     return None
 
 
-def is_tampered(spec: EnvironmentSpec, run_dir: Path) -> bool:
-    """Whether the copy in the run directory has changed since the run was planned."""
-    return spec.snapshot is not None and digest_files(_snapshot_files(run_dir / spec.snapshot)) != spec.digest
+def require_unedited(spec: EnvironmentSpec, run_dir: Path) -> None:
+    """Refuse a copy in the run directory that has changed since the run was planned."""
+    if is_source_edited(run_dir, spec):
+        folder = run_dir / (spec.snapshot or "")
+        raise UsageError(f"{folder} was edited since the run began, so scores would change: restore it from a copy")
 
 
 def load_environment(spec: EnvironmentSpec, run_dir: Path | None = None) -> Environment:
@@ -89,6 +81,7 @@ def _snapshot_folder(spec: EnvironmentSpec, run_dir: Path | None) -> Path | None
         return None
     if run_dir is None:
         raise UsageError(f"environment {spec.spec}: its source is kept in a run directory, and none was given")
+    require_unedited(spec, run_dir)
     return (run_dir / spec.snapshot).resolve()
 
 
@@ -134,11 +127,6 @@ def _data_files(cls: type[Environment], path: Path, root: Path) -> Iterable[Path
                     f"{cls.__name__}.files: {pattern!r} is outside {source.display_path(root)}; move it inside"
                 )
             yield file
-
-
-def _snapshot_files(folder: Path) -> dict[str, Path]:
-    files = (f for f in folder.rglob("*") if f.is_file() and "__pycache__" not in f.parts)
-    return {f.relative_to(folder).as_posix(): f for f in files}
 
 
 def _module_root(path: Path, target: str) -> Path:
