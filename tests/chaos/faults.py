@@ -25,7 +25,7 @@ CONTROL = struct.Struct("<qqiiq")
 ENVIRONMENT_PROCESS, ZYGOTE = "environment_process", "zygote.main"
 MODES = ("500", "503", "429", "hang", "cut", "garbage", "truncated", "empty", "mismatch", "nan_logprob", "refuse")
 ERRORS = (errno.EIO, errno.ENOSPC, errno.ESTALE)
-NO_DAMAGE = ("workers", "logs", "source", "index")
+NO_DAMAGE = ("workers", "logs", "index")
 """Folders whose files are overwritten, or which workers do not read."""
 
 Undo = Callable[[], None]

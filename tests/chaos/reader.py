@@ -18,6 +18,7 @@ import struct
 import sys
 import zlib
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,10 @@ class Run:
                 self.wrong.append(f"chunk {number}: sealed {seal['scored']} {seal['failed']}, has {scored} {failed}")
 
     def check_repeats(self) -> None:
-        """Check that others repeated of a worker only what it had in flight: such rollouts end after the takeover."""
+        """Check that others repeated of a worker only what it had in flight: such rollouts end after the takeover.
+
+        A later round finds all lines of earlier ones, and repeats nothing that was scored.
+        """
         workers: dict[tuple[str, int], set[str]] = {}
         for key, name, _ in self.lines:
             workers.setdefault(key, set()).add(name.split(".")[0])
@@ -121,6 +125,11 @@ class Run:
         for worker, count in Counter(first).items():
             if count > MOST_REPEATED:
                 self.wrong.append(f"{worker}: {count} of its scored rollouts were run again by others")
+        rounds: dict[tuple[str, int], set[int]] = {}
+        for key, _, line in self.lines:
+            rounds.setdefault(key, set()).add(line["round"])
+        again = [(min(each), max(each), key) for key, each in rounds.items() if len(each) > 1]
+        self.wrong += [f"{key} was scored in round {first}, and run again in {last}" for first, last, key in again]
 
     def _is_as_sealed(self, name: str, extent: dict[str, Any]) -> bool:
         file = self.path / "journals" / name
@@ -160,18 +169,21 @@ class Run:
 
     def _read_tokens(self, name: str, ref: dict[str, int]) -> dict[str, Any]:
         record = (self.path / "journals" / name).read_bytes()[ref["at"] : ref["at"] + ref["size"]]
-        _, _, rest, sampled, crc = struct.unpack_from("<BIIII", record)
+        try:
+            _, _, rest, sampled, crc = struct.unpack_from("<BIIII", record)
+            values = [*struct.unpack(f"<{rest + sampled}i{sampled}f", zlib.decompress(record[17:]))]
+        except (struct.error, zlib.error):
+            rest = sampled = crc = -1
         if zlib.crc32(record[17:], zlib.crc32(record[:13])) != crc:
             self.damaged.add(name)
             return {}
-        values = [*struct.unpack(f"<{rest + sampled}i{sampled}f", zlib.decompress(record[17:]))]
         end = rest + sampled
         return {"prompt ids": values[:rest], "token ids": values[rest:end], "logprobs": values[end:]}
 
     def check_report(
         self, what: str, report: dict[str, Any], keys: set[tuple[str, int]], tasks: dict[str, Any]
     ) -> None:
-        """Compute again the counts and means of a report, over all and for each environment."""
+        """Compute the counts, means, pass@k and pass^k of a report again, over all and for each environment."""
         names = {task["env"] for task in tasks.values()}
         if report["environments"].keys() != names:
             self.wrong.append(f"{what} has the environments {[*report['environments']]}, not {sorted(names)}")
@@ -184,6 +196,21 @@ class Run:
             mean = sum(rewards) / len(rewards) if rewards else None
             if "mean" in numbers and (None in (mean, numbers["mean"]) or abs(numbers["mean"] - mean) > 1e-9):
                 self.wrong.append(f"{what}, {name}: mean {numbers['mean']}, not {mean}")
+            for field, value in self._count_passes(own).items() if "mean" in numbers else ():
+                if abs(numbers.get(field, 9.0) - value) > 1e-9:
+                    self.wrong.append(f"{what}, {name}: {field} {numbers.get(field)}, not {value}")
+
+    def _count_passes(self, keys: set[tuple[str, int]]) -> dict[str, float]:
+        """Return pass@k and pass^k: means over the tasks with k scored samples, each over all choices of k of them."""
+        rewards: dict[str, list[float]] = {}
+        for key in keys & self.scored.keys():
+            rewards.setdefault(key[0], []).append(self.scored[key][2]["reward"])
+        values: dict[str, list[float]] = {}
+        for k, each in ((k, each) for k in (1, 2, 4) for each in rewards.values() if len(each) >= k):
+            chosen = [sum(choice) for choice in combinations(each, k)]
+            values.setdefault(f"pass@{k}", []).append(sum(total > 0 for total in chosen) / len(chosen))
+            values.setdefault(f"pass^{k}", []).append(sum(total == k for total in chosen) / len(chosen))
+        return {name: sum(each) / len(each) for name, each in values.items()}
 
 
 def _ask(asked: dict[str, Any]) -> dict[str, str]:

@@ -222,6 +222,21 @@ def repeat_by_another_worker(run: Path) -> None:
     reseal(run)
 
 
+def repeat_in_a_later_round(run: Path) -> None:
+    """A second round runs the first key again, with the same result."""
+    first = journal(run).read_bytes().splitlines(keepends=True)[0]
+    journal(run).write_bytes(journal(run).read_bytes() + first.replace(b'"round":1', b'"round":2'))
+    edit_journal(journal(run), "^", "")  # right checksums
+    reseal(run)
+
+
+def cut_sidecar(run: Path) -> None:
+    """The last token record is not whole: a write failed, and nobody noticed."""
+    path = journal(run).with_suffix(".tokens")
+    path.write_bytes(path.read_bytes()[:-40])
+    reseal(run)
+
+
 def flip_sealed_byte(run: Path) -> None:
     data = bytearray(journal(run).read_bytes())
     data[data.index(b'"reward"') + 9] ^= 1
@@ -283,6 +298,8 @@ def test_a_sound_run_has_no_violation(run: Path) -> None:
         (change('"task":"t0"', '"task":"t9"'), "was never asked"),
         (change('"task":"t0"(.*)"reward":[01]', '"task":"t3"\\1"reward":1'), "its verifier always raises"),
         (change('"at":0', '"at":1'), "token ids"),
+        (repeat_in_a_later_round, "was scored in round 1, and run again in 2"),
+        (cut_sidecar, ".tokens is damaged, and `verify` does not report it"),
         (flip_sealed_byte, "`verify` does not report it"),
         (remove_seal, "is not sealed"),
         (give_chunk_away, "its worker never owned"),
@@ -306,6 +323,8 @@ def test_a_sealed_line_that_no_longer_counts_and_a_wrong_report_are_found(run: P
     ("scope", "changes", "words"),
     [
         ("overall", {"mean": 0.123}, "metrics.json, all: mean 0.123, not "),
+        ("overall", {"pass@2": 0.123}, "metrics.json, all: pass@2 0.123, not "),
+        ("Sums", {"pass^1": 0.123}, "metrics.json, Sums: pass^1 0.123, not "),
         ("overall", {"scored": 7}, "metrics.json, all: scored: 7, not 6"),
         ("Sums", {"mean": None}, "metrics.json, Sums: mean None, not "),
         ("Sums", {"failed": {"verifier_error": 3}}, "metrics.json, Sums: failed: "),
