@@ -27,3 +27,12 @@ def play(*rewards):
 def test_a_task_without_a_score_has_not_passed(check, rewards, verdict, words, example):
     finding = check(play(*rewards))
     assert (finding.verdict, finding.found, finding.example) == (verdict, words, example)
+
+
+def test_a_solution_whose_changes_the_tests_do_not_see_names_them():
+    (rollout,) = play(0)
+    rollout.outcome = {"steps": [{"name": "", "tests": {"restored": ["/etc/environment", "/root/.profile"]}}]}
+    found = _check_oracle([rollout]).found
+    assert found.endswith(
+        "the tests do not see their changes of /etc/environment, /root/.profile: list them in [metadata] keep"
+    )

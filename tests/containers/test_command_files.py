@@ -25,13 +25,15 @@ def write(layer: Path, path: str, text: str, mode: int = 0o755) -> None:
     (layer / path[1:]).chmod(mode)
 
 
-def find(image: Path, *commands: str) -> CommandFiles:
+def find(image: Path, *words: str) -> CommandFiles:
     layers = Layers({"UpperDir": str(image.parent / "container/upper"), "LowerDir": str(image)})
-    return find_command_files(layers, commands, ["/usr/local/bin", "/usr/bin"], "/app")
+    return find_command_files(layers, [words], ["/usr/local/bin", "/usr/bin"], "/app")
 
 
-def list_paths(image: Path, *commands: str) -> list[str]:
-    return sorted(find(image, *commands).paths)
+def list_paths(image: Path, *words: str) -> list[str]:
+    """The code of a command, without the shell and Python."""
+    found = find(image, *words).paths
+    return sorted({*found} - {"/usr/bin/bash", "/usr/local/bin/python3"})
 
 
 def test_scripts_of_an_entrypoint_and_what_they_name_are_code(image: Path) -> None:
@@ -40,7 +42,7 @@ def test_scripts_of_an_entrypoint_and_what_they_name_are_code(image: Path) -> No
     write(image, "/opt/serve.py", "", 0o644)
     write(image, "/data.txt", "", 0o644)
     write(image, "/opt/tool", "\0binary")
-    expected = ["/opt/serve.py", "/opt/settings.sh", "/opt/tool", "/start.sh", "/usr/bin/bash"]
+    expected = ["/opt/serve.py", "/opt/settings.sh", "/opt/tool", "/start.sh"]
     assert list_paths(image, "bash", "/start.sh") == expected
     assert list_paths(image, "bash", "-c", '. /start.sh; exec "$@"') == expected
 
@@ -49,17 +51,48 @@ def test_programs_of_the_search_path_are_named_by_commands_and_first_lines_but_n
     image: Path,
 ) -> None:
     write(image, "/usr/bin/start", "#!/usr/bin/env -S python3 -u\nbash curl")
-    found = find(image, "start --port 80")
+    found = find(image, "start", "--port", "80")
     assert sorted(found.paths) == ["/usr/bin/start", "/usr/local/bin/python3"]
     assert found.programs == {"start", "python3"}
-    assert find(image, "curl -f http://localhost/bash || exit 1").programs == set()
+    assert find(image, "sh", "-c", "curl -f http://localhost/bash || exit 1").programs == set()
+    assert find(image, "sh", "-c", "python3 -c 1 || exit 1").programs == {"python3"}
 
 
-def test_sourced_files_are_code_whatever_their_name(image: Path) -> None:
-    write(image, "/start.sh", 'source "/opt/one"; if true; then . /opt/two; fi; cat /opt/three')
-    for name in ("one", "two", "three"):
+@pytest.mark.parametrize(
+    "run",
+    [
+        'source "/opt/one"',
+        "if true; then . /opt/one; fi",
+        "source -- /opt/one",
+        '. "${CONF:-/opt/one}"',
+        "bash -x /opt/one",
+        "exec python3.11 -u /opt/one --data /opt/two",
+        "/bin/sh /opt/one",
+    ],
+)
+def test_what_a_shell_reads_or_an_interpreter_runs_is_code_whatever_its_name(image: Path, run: str) -> None:
+    write(image, "/start.sh", f"#!/bin/sh\n{run}; cat /opt/two.py")
+    for name in ("one", "two", "two.py"):
         write(image, f"/opt/{name}", "x=1", 0o644)
-    assert list_paths(image, "/start.sh") == ["/opt/one", "/opt/two", "/start.sh"]
+    assert list_paths(image, "/start.sh") == ["/opt/one", "/start.sh"]
+    assert list_paths(image, "sh", "-c", run) == ["/opt/one"]
+
+
+def test_words_of_a_command_are_paths_and_names_as_they_are(image: Path) -> None:
+    for path in ("/opt/my app/start", "/opt/a,b/start", "/usr/bin/7start"):
+        write(image, path, "#!/bin/sh\n")
+    write(image, "/opt/plain", "", 0o644)
+    write(image, "/srv/tool/__main__.py", "", 0o644)
+    assert list_paths(image, "/opt/my app/start") == ["/opt/my app/start"]
+    assert list_paths(image, "/opt/a,b/start") == ["/opt/a,b/start"]
+    assert list_paths(image, "7start") == ["/usr/bin/7start"]
+    assert list_paths(image, "bash", "/opt/plain") == ["/opt/plain"]
+    assert list_paths(image, "python3", "/srv/tool") == ["/srv/tool/__main__.py"]
+
+
+def test_what_a_command_only_looks_at_is_work_of_the_agent(image: Path) -> None:
+    write(image, "/opt/calc.py", "", 0o644)
+    assert list_paths(image, "sh", "-c", "test -f /opt/calc.py && grep -q done /opt/calc.py") == []
 
 
 def test_all_scripts_of_a_script_folder_run(image: Path) -> None:
@@ -78,6 +111,7 @@ def test_what_scripts_name_in_the_working_folder_is_work_of_the_agent(image: Pat
     write(image, "/app/server", "")
     write(image, "/apples/x", "")
     assert list_paths(image, "/app/start.sh") == ["/app/start.sh", "/apples/x"]
+    assert list_paths(image, "sh", "-c", "/app/server --check") == []
 
 
 def test_a_link_of_the_image_is_followed_to_its_script(image: Path) -> None:

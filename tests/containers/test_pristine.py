@@ -47,7 +47,7 @@ def write(layer: Path, path: str, text: str) -> None:
 
 def undo(upper: Path) -> Layers:
     layers = Layers({"UpperDir": str(upper), "LowerDir": str(upper.parent.parent / "lower")})
-    undo_changes(layers, VARIABLES, "/app", ["/entry.sh", "/data", "/new"])
+    undo_changes(layers, VARIABLES, "/app", [["/entry.sh", "/data", "/new"]])
     return layers
 
 
@@ -127,9 +127,44 @@ def test_programs_and_folders_of_scripts_that_commands_name_are_put_back(upper: 
     write(upper, "/start.d/list.txt", "work")
     (upper / "start.d/list.txt").chmod(0o644)
     layers = Layers({"UpperDir": str(upper), "LowerDir": str(upper.parent.parent / "lower")})
-    undo_changes(layers, VARIABLES, "/app", ["/entry.sh", "/usr/bin/env python3"])
+    undo_changes(layers, VARIABLES, "/app", [["/entry.sh"], ["/usr/bin/env", "python3"]])
     assert path in layers.undone
     assert (upper / "start.d/list.txt").exists()
+
+
+def test_a_link_to_a_program_in_a_folder_of_scripts_is_undone_and_one_to_data_stays(upper: Path) -> None:
+    write(upper.parent.parent / "lower", "/start.d/x", "")
+    write(upper.parent.parent / "lower", "/entry.sh", "ls /start.d")
+    write(upper, "/evil", "")
+    write(upper, "/app/site.conf", "")
+    (upper / "app/site.conf").chmod(0o644)
+    (upper / "start.d").mkdir()
+    (upper / "start.d/program").symlink_to("/evil")
+    (upper / "start.d/site.conf").symlink_to("/app/site.conf")
+    assert undo(upper).undone == ["/start.d/program"]
+
+
+def test_changes_below_kept_paths_stay(upper: Path) -> None:
+    for path in ("/root/.profile", "/etc/profile.d/java.sh", "/etc/environment", "/usr/bin/bash"):
+        write(upper, path, "work")
+    layers = Layers(
+        {"UpperDir": str(upper), "LowerDir": str(upper.parent.parent / "lower")},
+        ["/root/.profile", "/etc/profile.d", "/etc/env"],
+    )
+    undo_changes(layers, VARIABLES, "/app")
+    assert sorted(layers.undone) == ["/etc/environment", "/usr/bin/bash"]
+
+
+def test_a_file_of_bash_that_a_variable_leads_to_is_put_back_in_every_home(upper: Path) -> None:
+    write(upper, "/root/.benv", "evil")
+    layers = Layers({"UpperDir": str(upper), "LowerDir": str(upper.parent.parent / "lower")})
+    undo_changes(layers, [("BASH_ENV", "$HOME/.benv")], "/app")
+    assert layers.undone == ["/root/.benv"]
+
+
+def test_a_user_whose_name_has_other_letters_stays(upper: Path) -> None:
+    write(upper, "/etc/passwd", IMAGE["/etc/passwd"] + "jose:x:1000:1000:José García,,,:/home/jose:/bin/bash\n")
+    assert undo(upper).undone == []
 
 
 @pytest.mark.parametrize("path", ["/etc/pam.d/postlogin", "/etc/pam.d/one", "/opt/rules"])

@@ -18,6 +18,21 @@ from rollbook.engine import RolloutJob, RolloutRunner, open_environments
 from rollbook.environments import EnvironmentRuntime, LoadedEnvironment, write_snapshot
 from rollbook.models import AbsentModel
 
+
+class _Tests(msgspec.Struct, frozen=True):
+    restored: list[str] = []
+
+
+class _Step(msgspec.Struct, frozen=True):
+    tests: _Tests = _Tests()
+
+
+class _Outcome(msgspec.Struct):
+    """What is read of the outcome of a rollout in a container."""
+
+    steps: list[_Step] = []
+
+
 AT_ONCE = 2
 NAME = "checked"
 
@@ -67,9 +82,18 @@ def _check_failures(rollouts: Sequence[Rollout], check: str, *, verification: bo
 
 
 def _check_oracle(rollouts: Sequence[Rollout]) -> Finding:
-    missed = [r.task.id for r in rollouts if r.score and r.score.reward <= 0]
+    unrewarded = [r for r in rollouts if r.score and r.score.reward <= 0]
+    missed, restored = [r.task.id for r in unrewarded], [*map(_list_restored, unrewarded)]
     words = f"{len(missed)} solutions get no reward"
+    if hidden := next(filter(None, restored), []):
+        words += f"; the tests do not see their changes of {', '.join(hidden[:3])}: list them in [metadata] keep"
     return _judge_scores("the solution gets its reward", rollouts, missed, "every one", words)
+
+
+def _list_restored(rollout: Rollout) -> list[str]:
+    """Return which files that the solution changed are the image's again for the tests."""
+    outcome = msgspec.convert(rollout.outcome or {}, _Outcome)
+    return [path for step in outcome.steps for path in step.tests.restored]
 
 
 def _check_nop(rollouts: Sequence[Rollout]) -> Finding:

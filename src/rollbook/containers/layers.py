@@ -39,8 +39,9 @@ class Found(NamedTuple):
 class Layers:
     """The layers of one container. Paths are those inside; names that are not UTF-8 keep their bytes in surrogates."""
 
-    def __init__(self, data: Mapping[str, str]) -> None:
-        """Take what the runtime says of the layers."""
+    def __init__(self, data: Mapping[str, str], kept: Sequence[str] = ()) -> None:
+        """Take what the runtime says of the layers; changes below the paths `kept` are not undone."""
+        self._kept = kept
         self.upper = data["UpperDir"]
         self.lowers = [each for each in data.get("LowerDir", "").split(":") if each]
         self.undone: list[str] = []
@@ -101,6 +102,8 @@ class Layers:
 
     def undo(self, path: str) -> None:
         """Make one path that of the image; of a folder that the image has too only itself, not what is in it."""
+        if is_in(path, self._kept):
+            return
         folder, name = posixpath.split(path)
         with suppress(FileNotFoundError, NotADirectoryError), _open_folder(self.upper, folder) as descriptor:
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)

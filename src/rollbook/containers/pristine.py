@@ -14,9 +14,10 @@ import re
 import stat
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from string import Template
 from typing import NamedTuple
 
-from rollbook.containers.command_files import find_command_files, may_be_code
+from rollbook.containers.command_files import find_command_files, is_script
 from rollbook.containers.handle import ContainerHandle
 from rollbook.containers.layers import KERNEL_FOLDERS, Layers, is_in
 from rollbook.errors import ContainerError
@@ -99,9 +100,10 @@ PASSWD, GROUP, CACHE = "/etc/passwd", "/etc/group", "/etc/ld.so.cache"
 MAX_USER_BYTES = 1 << 18
 MAX_HOME_CHARS = 255
 USER_LINE = re.compile(
-    r"(?P<name>[\w.$-]+):[ -9;-~]*:(?P<uid>\d{1,10}):\d{1,10}:[ -9;-~]*:(?P<home>/[ -9;-~]*):[ -9;-~]*", re.ASCII
+    r"(?P<name>[\w.$-]+):[ -9;-~]*:(?P<uid>\d{1,10}):\d{1,10}:[ -9;-~\x80-\xff]*:(?P<home>/[ -9;-~]*):[ -9;-~]*",
+    re.ASCII,
 )
-"""A line of /etc/passwd with seven fields of printable characters."""
+"""A line of /etc/passwd with seven fields of printable characters; the name of a person may have any letters."""
 
 MAX_CACHE_BYTES = 16 << 20
 MAX_REPORTED = 100
@@ -111,13 +113,17 @@ Variables = Sequence[tuple[str, str]]
 
 
 async def restore_pristine_files(
-    handle: ContainerHandle, env: Iterable[tuple[str, str]] = (), commands: Sequence[str] = ()
+    handle: ContainerHandle,
+    env: Iterable[tuple[str, str]] = (),
+    commands: Sequence[Sequence[str]] = (),
+    kept: Sequence[str] = (),
 ) -> list[str]:
     """Undo, in a container that was killed, what could speak for its tests; return the paths that were put back.
 
-    `env` are further variables of the tests, `commands` what runs as, before or next to them.
+    `env` are further variables of the tests, `commands` what runs as, before or next to them, each a list of words.
+    Nothing is undone below the paths `kept`.
     """
-    layers = Layers(await handle.find_idle_layers())
+    layers = Layers(await handle.find_idle_layers(), kept)
     variables = [*await handle.environment(), *env]
     try:
         await asyncio.to_thread(undo_changes, layers, variables, await handle.find_workdir(), commands)
@@ -137,7 +143,9 @@ async def repair_user_files(handle: ContainerHandle) -> None:
         await asyncio.to_thread(_restore_user_files, Layers(await handle.find_idle_layers()))
 
 
-def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", commands: Sequence[str] = ()) -> None:
+def undo_changes(
+    layers: Layers, variables: Variables, workdir: str = "/", commands: Sequence[Sequence[str]] = ()
+) -> None:
     """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it."""
     for folder in ("/", *TEST_FOLDERS):
         layers.remove_access_lists(folder)
@@ -148,7 +156,8 @@ def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", comma
     search_path = _list_paths(variables, "PATH", workdir)
     run = find_command_files(layers, commands, search_path, workdir)
     _restore_programs(layers, PROGRAMS | run.programs, search_path, homes)
-    named = [path for name in FILE_VARIABLES for path in _list_paths(variables, name, workdir)]
+    values = [(name, text) for name, value in variables for text in _expand(value, variables, homes)]
+    named = [path for name in FILE_VARIABLES for path in _list_paths(values, name, workdir)]
     for path in (*SETTING_FILES, *named, *run.paths, *_list_pam_files(layers)):
         layers.put_back(path)
     folders = [*LIBRARY_FOLDERS, *_list_paths(variables, "LD_LIBRARY_PATH", workdir)]
@@ -159,7 +168,7 @@ def undo_changes(layers: Layers, variables: Variables, workdir: str = "/", comma
         folder, name = posixpath.split(path)
         if SETTINGS.fullmatch(path) or is_in(path, converters):
             return True
-        if folder in run.folders and may_be_code(path, status.st_mode):
+        if folder in run.folders and (is_script(path, status.st_mode) or _leads_to_program(layers, path, status)):
             return True
         if name in STARTUP_FILES and (folder in homes or posixpath.dirname(folder) == "/home"):
             return True
@@ -175,6 +184,16 @@ def _list_paths(variables: Variables, name: str, workdir: str) -> list[str]:
     values = [value for each, value in variables if each == name and value]
     paths = [path for value in values for path in (*value.split(":"), *re.split(r"[:;\s]", value))]
     return [posixpath.join(workdir, path) for path in dict.fromkeys(paths)]
+
+
+def _leads_to_program(layers: Layers, path: str, status: os.stat_result) -> bool:
+    return stat.S_ISLNK(status.st_mode) and layers.has_program(layers.resolve(path))
+
+
+def _expand(value: str, variables: Variables, homes: Iterable[str]) -> list[str]:
+    """Return a value with the variables that it names, as a shell of each user has them."""
+    known = dict(variables)
+    return [Template(value).safe_substitute({**known, "HOME": home}) for home in homes] if "$" in value else [value]
 
 
 def list_absolute(value: str) -> str:
@@ -272,7 +291,7 @@ def _restore_user_files(layers: Layers) -> None:
 def _read_users(layers: Layers, *, image: bool = False) -> dict[str, User] | None:
     """Return the users by name; None if there are two of a name, or a line that programs may read differently."""
     try:
-        lines = layers.read(PASSWD, MAX_USER_BYTES, image=image).decode("ascii").split("\n")
+        lines = layers.read(PASSWD, MAX_USER_BYTES, image=image).decode("latin-1").split("\n")
     except ValueError:
         return {} if image else None
     users: dict[str, User] = {}

@@ -259,7 +259,10 @@ COMMAND_CHEATS = {
     "replace-sourced-file": f"echo '{SOLVE}' > /opt/settings",
     "replace-script-of-folder": f"{SOLVER} /start.d/10-first.sh",
     "add-script-to-folder": f"{SOLVER} /start.d/20-second.sh",
+    "replace-file-given-to-a-shell": f"echo '{SOLVE}' > /opt/init",
+    "replace-sourced-default": f"echo '{SOLVE}' > /opt/defaults",
     "replace-healthcheck": f"{SOLVER} /opt/healthy",
+    "replace-file-of-healthcheck": f"echo '{SOLVE}' > /opt/probe",
     "replace-healthcheck-of-path": f"{SOLVER} /usr/local/bin/check-health",
     "replace-interpreter": f"{SOLVER} /usr/bin/python3",
     "hide-interpreter": f"{SOLVER} /usr/local/bin/python3",
@@ -268,8 +271,8 @@ COMMAND_CHEATS = {
 }
 """Scripts that change what the entrypoint, the healthcheck, the first line of the tests or `su` run."""
 COMMAND_DOCKERFILE = """FROM {image}
-RUN printf '#!/bin/bash\\n. /opt/settings\\nfor each in /start.d/*.sh; do $each; done\\nexec "$@"\\n' > /usr/local/bin/start
-RUN mkdir -p /app /start.d && echo x=1 > /opt/settings && touch /opt/rules && ln -s /opt/rules /etc/pam.d/linked
+RUN printf '#!/bin/bash\\n. /opt/settings\\n. "${{CONF:-/opt/defaults}}"\\nbash /opt/init\\nfor each in /start.d/*.sh; do $each; done\\nexec "$@"\\n' > /usr/local/bin/start
+RUN mkdir -p /app /start.d && echo x=1 | tee /opt/settings /opt/defaults /opt/init > /opt/probe && touch /opt/rules && ln -s /opt/rules /etc/pam.d/linked
 RUN echo '#!/bin/bash' | tee /start.d/10-first.sh /opt/healthy > /usr/local/bin/check-health
 RUN chmod 755 /start.d/* /opt/healthy /usr/local/bin/*
 RUN printf 'session include postlogin\\nsession substack linked\\n' >> /etc/pam.d/su && touch /etc/pam.d/postlogin
@@ -277,7 +280,7 @@ ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin
 WORKDIR /app
 ENTRYPOINT ["start"]
 """
-COMMAND_HEALTHCHECK = '[environment.healthcheck]\ncommand = "/opt/healthy && check-health --fast"\n'
+COMMAND_HEALTHCHECK = '[environment.healthcheck]\ncommand = "/opt/healthy && check-health --fast && bash /opt/probe"\n'
 COMMAND_TESTS = """#!/usr/bin/env python3
 import pathlib, subprocess
 subprocess.run(["su", "root", "-c", "true"], check=True)

@@ -352,7 +352,7 @@ async def finish_step(state: HarborState) -> None:
             if step is not state.steps[-1]:
                 await restart_usable(handle)
         else:
-            tests = await run_shared_tests(handle, step, kept, checks, ports)
+            tests = await run_shared_tests(handle, step, kept, checks, ports, state.task.config.kept_changes)
     outcome = StepOutcome(step.name, tests, [*filter(None, notes), *artifacts.notes])
     if handle.artifacts and kept:
         outcome.artifacts = await asyncio.to_thread(record_artifacts, artifacts, handle.artifacts.parent, kept)

@@ -88,6 +88,9 @@ def _check_description(config: TaskConfig) -> Iterator[str]:
         yield f"[task] name = {name!r}: give a text"
     if reward is not None and (not isinstance(reward, str) or not reward):
         yield f"[metadata] reward = {reward!r}: give the name of a reward"
+    kept = config.metadata.get("keep", [])
+    if not isinstance(kept, list) or not all(isinstance(path, str) and path.startswith("/") for path in kept):
+        yield f"[metadata] keep = {kept!r}: give a list of absolute paths"
 
 
 def _check_command(command: str, where: str) -> Iterator[str]:

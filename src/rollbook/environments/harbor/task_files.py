@@ -196,6 +196,12 @@ class TaskConfig(_Table, frozen=True):
     multi_step_reward_strategy: Literal["mean", "final"] | None = None
     artifacts: list[str | Artifact] = []
 
+    @property
+    def kept_changes(self) -> list[str]:
+        """[metadata] keep: the paths whose changes stay for the tests that share the agent's container."""
+        kept = self.metadata.get("keep", [])
+        return [str(path) for path in kept] if isinstance(kept, list) else []
+
 
 class TaskStep(msgspec.Struct, frozen=True):
     """One instruction with its tests; a task that has no [[steps]] is a single one without a name.

@@ -55,7 +55,12 @@ class TestsResult(msgspec.Struct, omit_defaults=True):
 
 
 async def run_shared_tests(
-    handle: ContainerHandle, step: TaskStep, kept: Path | None, checks: Sequence[Healthcheck | None], ports: set[int]
+    handle: ContainerHandle,
+    step: TaskStep,
+    kept: Path | None,
+    checks: Sequence[Healthcheck | None],
+    ports: set[int],
+    kept_changes: Sequence[str] = (),
 ) -> TestsResult:
     """Run the tests in the container that the agent left, which was killed; `kept` is where their logs go.
 
@@ -63,8 +68,8 @@ async def run_shared_tests(
     """
     entrypoint = await handle.image_entrypoint()
     env = resolve_variables(step.verifier.env)
-    commands = [*entrypoint, *(check.command for check in checks if check), _read_interpreter(step.tests)]
-    restored = await restore_pristine_files(handle, env.items(), commands)
+    commands = [entrypoint, *(["sh", "-c", check.command] for check in checks if check), _read_interpreter(step.tests)]
+    restored = await restore_pristine_files(handle, env.items(), commands, kept_changes)
     staged = f"/.rollbook-tests-{secrets.token_hex(8)}"
     await handle.put_archive("/", await asyncio.to_thread(pack_tests, step.tests, staged))
     notes = await _restart_for_tests(handle)
@@ -76,12 +81,12 @@ async def run_shared_tests(
     return result
 
 
-def _read_interpreter(folders: Sequence[Path]) -> str:
+def _read_interpreter(folders: Sequence[Path]) -> list[str]:
     """Return the command that runs test.sh by its first line; of several folders the last one with it counts."""
     script = next(path for folder in reversed(folders) if (path := folder / "test.sh").is_file())
     with script.open("rb") as file:
         first = file.readline(MAX_FIRST_LINE_BYTES).decode(errors="replace")
-    return first[2:] if first.startswith("#!") else ""
+    return first[2:].split() if first.startswith("#!") else []
 
 
 async def _restart_for_tests(handle: ContainerHandle) -> list[str]:
