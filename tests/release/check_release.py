@@ -75,7 +75,8 @@ def clean_environ() -> dict[str, str]:
 
 def run(*words: object, cwd: Path | None = None, within_s: float = 900.0) -> str:
     """Run a command without our own import path; return what it printed to standard output, or exit with its error."""
-    done = subprocess.run([*map(str, words)], cwd=cwd, env=clean_environ(), capture_output=True, text=True, timeout=within_s)
+    command, env = [*map(str, words)], clean_environ()
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=within_s)
     if done.returncode:
         sys.exit(
             f"test-release: {' '.join(map(str, words))}: exit {done.returncode}\n{done.stdout}{done.stderr}"[-4000:]
