@@ -1,7 +1,7 @@
 # Each target installs what it needs into a virtual environment, from the package index, then does one thing.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-budget bench-peers profile docs site test-faults chaos fuzz mutate test-benchmarks test-model test-ray test-browser test-gateway test-http test-trackers test-vllm test-verl test-trl test-grpo test-nemo-rl test-gym test-slurm test-gpu test-containers test-release clean
+.PHONY: help demo test check bench bench-budget bench-peers profile docs site test-faults chaos fuzz mutate test-benchmarks test-model test-ray test-browser test-gateway test-http test-trackers test-vllm test-verl test-trl test-grpo test-nemo-rl test-gym test-slurm test-gpu train-gpu test-containers test-release clean
 .DELETE_ON_ERROR:
 
 SHELL := /bin/bash
@@ -9,6 +9,11 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check -qq
 DEMO := runs/demo-$(shell date +%m%d-%H%M%S)
 JOBS ?= 3
 SECONDS ?= 60
+TRAINING := runs/training-$(shell date +%m%d-%H%M%S)
+TRAIN_PROGRAM ?= train.py
+TRAIN_PROBLEMS ?= chain_sum&min_terms=2&max_terms=3&min_digits=1&max_digits=2
+TRAIN_SIZE ?= 1000000
+TRAIN_OPTIONS ?=
 NEMO_RL_CHECKOUT ?=
 NEMO_RL_COMMIT := 7ea279abfbeb698b092856d0dab61e7cf39bc909
 
@@ -48,7 +53,7 @@ bench: .venv/dev ## Run the benchmarks against bare clients and plain scans; BEN
 	.venv/bin/python benchmarks/mistakes.py $(BENCH)
 	.venv/bin/python benchmarks/routing.py $(BENCH)
 
-bench-budget: .venv/dev ## Run the engine's benchmark in a minute; fail where a figure is worse than twice its bound.
+bench-budget: .venv/dev ## Run the engine's benchmark at a tenth of its size, in about two minutes; fail where a figure is worse than twice its bound.
 	.venv/bin/python benchmarks/engine.py --budget
 
 profile: .venv/dev .venv-profile/ready ## Sample what a worker's event loop spends its time on, by package.
@@ -130,6 +135,17 @@ fuzz: .venv/dev ## Fuzz every reader for SECONDS (60) with random changes and kn
 test-gpu: .venv/dev ## Test with a real vLLM on a real GPU; without a GPU, print so and skip.
 	@if nvidia-smi -L >/dev/null 2>&1; then $(MAKE) --no-print-directory .venv-gpu/ready || true; fi
 	@if [ -e .venv-gpu/ready ]; then .venv-gpu/bin/pytest -rs tests/clusters/gpu; else .venv/bin/pytest -rs tests/clusters/gpu; fi
+
+# The default is the sums of examples/grpo/README.md, which has the variables of the other trainings. Of an option that is
+# given twice, the last one counts.
+train-gpu: .venv/dev ## Train a language model of 135 million parameters with examples/grpo on a real GPU, for 13 minutes; without a GPU, print so and skip.
+	@if ! nvidia-smi -L >/dev/null 2>&1; then echo "make: NO GPU HERE: NOTHING IS TRAINED (on a CPU: make test-grpo)" >&2; exit 0; fi; \
+	$(MAKE) --no-print-directory .venv-grpo-gpu/ready && weights=$$(.venv/bin/rollbook local pull) && set -x && \
+	.venv-grpo-gpu/bin/python examples/grpo/$(TRAIN_PROGRAM) --model smollm --gguf "$$weights" --out $(TRAINING) \
+	  --environment "examples/grpo/problems.py:Problems?generator=$(TRAIN_PROBLEMS)&part=train&size=$(TRAIN_SIZE)&seed=1" \
+	  --held-out "examples/grpo/problems.py:Problems?generator=$(TRAIN_PROBLEMS)&part=held_out&size=256&seed=10000000" \
+	  --steps 400 --minutes 13 --groups 24 --samples 8 --held-out-samples 4 --evaluate-every 50 --max-tokens 64 \
+	  --learning-rate 1e-5 --slots 256 --length 128 $(TRAIN_OPTIONS)
 
 test-vllm: .venv/dev ## Test exact tokens with a real vLLM on the CPU; without vLLM, print so and skip.
 	@$(MAKE) --no-print-directory .venv-vllm/ready || true
@@ -295,7 +311,16 @@ build/peers/ready: Makefile | .venv/bin/python
 	@command -v python3.11 >/dev/null || { echo "make: the GRPO example is tested with python3.11, which is not on PATH" >&2; exit 1; }
 	@echo "Installing PyTorch into .venv-grpo: 1 GB, some minutes ..."
 	@python3.11 -m venv .venv-grpo
-	@.venv-grpo/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest torch==2.13.0 && touch $@
+	@.venv-grpo/bin/python -m pip --disable-pip-version-check -qq install --editable '.[gym]' pytest torch==2.13.0 && touch $@
+
+# The newest PyTorch that the index has for this GPU; datasets and trl are for examples/grpo/train_trl.py.
+.venv-grpo-gpu/ready: pyproject.toml | .venv/bin/python
+	@echo "Installing PyTorch, transformers and TRL into .venv-grpo-gpu: 6 GB, some minutes ..."
+	@.venv/bin/python -m venv .venv-grpo-gpu
+	@.venv-grpo-gpu/bin/python -m pip --disable-pip-version-check -qq install --editable '.[gym]' torch transformers gguf \
+	  trl==1.16.0 datasets \
+	  || { echo "make: NO PYTORCH: it could not be installed" >&2; exit 1; }
+	@touch $@
 
 # What NeMo RL imports for rollouts and advantages, without what only its GPU workers need.
 .venv-nemo-rl/ready: pyproject.toml

@@ -7,8 +7,8 @@ do: most are short, a few last fifty times as long (lognormal, cut off at the de
 its chunk is taken over when its heartbeat has been missed for long enough, its rollouts in flight are lost, and another
 worker comes in its place when a scheduler would have started the job again.
 
-python benchmarks/cluster_sim.py           400 nodes, 320,000 rollouts: some minutes
-python benchmarks/cluster_sim.py --quick   40 nodes, 32,000 rollouts
+.venv/bin/python benchmarks/cluster_sim.py           400 nodes, 320,000 rollouts: some minutes
+.venv/bin/python benchmarks/cluster_sim.py --quick   40 nodes, 32,000 rollouts
 """
 
 from __future__ import annotations

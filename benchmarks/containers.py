@@ -1,6 +1,6 @@
 """Containers against the bare runtime, side by side in the same run; then 200 rollouts with kills at random.
 
-    python benchmarks/containers.py [--quick] [--soak] [--rollouts N] [--seed N] [--image IMAGE]
+    .venv/bin/python benchmarks/containers.py [--quick] [--soak] [--rollouts N] [--seed N] [--image IMAGE]
 
 Needs podman and the image of the tests (`make test-containers` makes it).
 """

@@ -1,7 +1,7 @@
 """What the gateway costs: processor time per call, relative to a proxy of the same stack that only passes bytes on.
 
-python benchmarks/gateway.py            about two minutes on two cores
-python benchmarks/gateway.py --quick    a fifth of that
+.venv/bin/python benchmarks/gateway.py            about two minutes on two cores
+.venv/bin/python benchmarks/gateway.py --quick    a fifth of that
 
 Both stand in front of the same endpoint, which answers as vLLM does, with the ids and logprobs of every token. Rollouts
 are conversations of eight calls that grow. The gateway's time has everything in it: opening the rollout, reading and

@@ -1,7 +1,7 @@
 """Rollbook relative to NeMo Gym: the same multiple choice rows, the same mock model of 50 ms, the same concurrency.
 
-python benchmarks/gym.py                                        ours alone, in process and over HTTP
-python benchmarks/gym.py --gym-python .venv-gym/0.4.0/bin/python  and NeMo Gym itself, in turns
+.venv/bin/python benchmarks/gym.py                                        ours alone, in process and over HTTP
+.venv/bin/python benchmarks/gym.py --gym-python .venv-gym/0.4.0/bin/python  and NeMo Gym itself, in turns
 
 Rollouts per second are counted from the first rollout to the last; memory is what the whole process tree holds for
 itself (PSS); a server is ready when it answers.
@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
@@ -257,17 +258,22 @@ def find_gym(python: Path) -> Path:
 
 def compare(load: Load, gym_python: Path | None) -> tuple[Result, Result, Result | None]:
     """Run ours in process, ours over HTTP and, where it is given, NeMo Gym, in turns; return the middle ones."""
-    here, there, peer = [], [], []
+    here: list[Result] = []
+    there: list[Result] = []
+    peer: list[Result] = []
     with tempfile.TemporaryDirectory() as name, mock(load.latency_ms) as url:
         folder, count, at_once = Path(name), load.rollouts, load.concurrency
         data, few = rows(folder / "rows.jsonl", count), rows(folder / "few.jsonl", load.gym_rollouts)
         for number in range(load.rounds):
-            here.append(ours(folder, "mcqa", url, data, count, at_once))
-            there.append(split(folder, url, data, count, at_once))
+            ways = [(here, partial(ours, folder, "mcqa", url, data, count, at_once))]
+            ways.append((there, partial(split, folder, url, data, count, at_once)))
             if gym_python:
                 home = folder / f"gym-{number}"
                 home.mkdir()
-                peer.append(theirs(gym_python.absolute(), home, url, few, load.gym_rollouts, at_once))
+                ways.append((peer, partial(theirs, gym_python.absolute(), home, url, few, load.gym_rollouts, at_once)))
+            start = number % len(ways)  # each round starts with another one
+            for results, collect_once in ways[start:] + ways[:start]:
+                results.append(collect_once())
     return middle(here), middle(there), middle(peer) if peer else None
 
 

@@ -1,6 +1,6 @@
 """The task folders of the tests in Rollbook and in Harbor itself, with the oracle: rewards, wall time and CPU a trial.
 
-    python benchmarks/harbor_tasks.py --harbor BIN/harbor [--tasks FOLDER] [--only NAME ...]
+    .venv/bin/python benchmarks/harbor_tasks.py --harbor BIN/harbor [--tasks FOLDER] [--only NAME ...]
 
 Needs podman, the image of the tests (`make test-containers`), and Harbor with podman-compose beside it. Its podman
 backend refuses tasks without a network, so both get copies with `network_mode = "public"`. Both build their images.

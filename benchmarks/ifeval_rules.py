@@ -3,7 +3,7 @@
 The authors' code is not part of Rollbook. The package `lm-eval` carries a copy of it:
 
     pip install --no-deps lm-eval && pip install langdetect nltk immutabledict
-    python benchmarks/ifeval_rules.py [--answers 4] [--seed 0]
+    .venv/bin/python benchmarks/ifeval_rules.py [--answers 4] [--seed 0]
 
 Two kinds read data of the package `nltk` that the index does not have (a trained model of English sentences). They run
 here with the same tokenizer, untrained, that knows our abbreviations; this is said in the output. Languages are

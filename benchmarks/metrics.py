@@ -4,8 +4,8 @@ Both are taken from the journals, as the first time, and again from what that fi
 bound is "at most 3 times the time DuckDB or Polars takes": the first time it is held against Polars, the slower of the
 two at this, and the ratio to DuckDB is next to it, unbounded. The second time is held against DuckDB.
 
-python benchmarks/metrics.py            1,000,000 scored rollouts (62,500 tasks x 16): about three minutes on two cores
-python benchmarks/metrics.py --quick    a tenth of that
+.venv/bin/python benchmarks/metrics.py            1,000,000 scored rollouts (62,500 tasks x 16): three minutes
+.venv/bin/python benchmarks/metrics.py --quick    a tenth of that
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long each mistake of the table takes: `python benchmarks/mistakes.py [--quick] [WORD...]`.
+"""How long each mistake of the table takes: `.venv/bin/python benchmarks/mistakes.py [--quick] [WORD...]`.
 
 WORDs choose the lines that contain one of them, --quick takes every tenth.
 

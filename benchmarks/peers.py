@@ -1,11 +1,11 @@
 """Rollbook beside its peers: the same mock endpoint, the same tasks, the same concurrency, in turns.
 
-make bench-peers                                  every peer that is installed by the target; writes RESULTS.md
-python benchmarks/peers.py --peers build/peers    the same with environments that exist; --quick for less
+make bench-peers                                           every peer that is installed by the target; writes RESULTS.md
+.venv/bin/python benchmarks/peers.py --peers build/peers    the same with environments that exist; --quick for less
 
 A peer's environment is a folder under `--peers` with its name; a missing one is left out, loudly. Every figure is of a
-whole process tree, with its start, and stands beside Rollbook's of the same round. A run has as many rollouts as
-`--seconds` allow, at most `--rollouts`: slow ones get fewer.
+whole process tree, with its start, and stands beside Rollbook's of the same round; each round starts with another
+program. A run has as many rollouts as `--seconds` allow, at most `--rollouts`: slow ones get fewer.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from cpu import whole_tree
 from harbor_tasks import TASKS, Trial, clean_up, copy_task, run_harbor, run_rollbook
@@ -36,6 +37,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 CONCURRENCY = 128
 PILOT = 100
 CODE = "```python\ndef add(a, b):\n    return a + b\n```"
+Item = TypeVar("Item")
 KINDS = {
     "single": "one call, the answer compared",
     "tools": "four calls of a tool, then the answer: five model calls",
@@ -52,7 +54,6 @@ class Peer:
     program: str
     kinds: tuple[str, ...]
     note: str = ""
-    has_reader: bool = False
 
 
 PEERS = (
@@ -62,10 +63,15 @@ PEERS = (
         "inspect_program.py",
         ("single", "tools", "code"),
         "code runs in its `local` sandbox: a plain subprocess without isolation or limits on memory",
-        has_reader=True,
     ),
     Peer("verifiers", "verifiers", "verifiers_program.py", ("single", "tools"), "0.3: from 0.4 on a process a rollout"),
-    Peer("lm-eval", "lm_eval", "lm_eval_program.py", ("single",), "one call a task; no tools, no sandbox"),
+    Peer(
+        "lm-eval",
+        "lm_eval",
+        "lm_eval_program.py",
+        ("single",),
+        "one call a task; no tools, no sandbox; it has no reader of its results, so `json` reads the lines of its file",
+    ),
 )
 
 
@@ -78,19 +84,37 @@ class Measured:
     disk: list[int] = field(default_factory=list)
     reads: list[Usage] = field(default_factory=list)
 
-    def median(self, what: str) -> float:
-        values = {
-            "rate": [self.rollouts / usage.wall_s for usage in self.usages],
-            "cpu": [1000 * usage.cpu_s / self.rollouts for usage in self.usages],
-            "memory": [usage.peak_mb for usage in self.usages],
-            "disk": [size / self.rollouts / 1000 for size in self.disk],
-        }
-        return statistics.median(values[what])
+    def values(self, what: str) -> list[float]:
+        """Return a figure of each run: `rate`, `cpu` (ms a rollout), `memory` (MB) or `disk` (KB a rollout)."""
+        match what:
+            case "rate":
+                return [self.rollouts / usage.wall_s for usage in self.usages]
+            case "cpu":
+                return [1000 * usage.cpu_s / self.rollouts for usage in self.usages]
+            case "memory":
+                return [usage.peak_mb for usage in self.usages]
+            case _:
+                return [size / self.rollouts / 1000 for size in self.disk]
 
-    @property
-    def spread(self) -> str:
-        rates = sorted(self.rollouts / usage.wall_s for usage in self.usages)
-        return f"{rates[0]:.0f} to {rates[-1]:.0f}"
+    def median(self, what: str) -> float:
+        return statistics.median(self.values(what))
+
+    def describe(self, what: str, digits: int = 0) -> str:
+        """Return the median of a figure, with its lowest and highest."""
+        return describe_spread(self.values(what), digits)
+
+
+def describe_spread(values: list[float], digits: int = 0) -> str:
+    """Return the median, and in brackets the lowest and the highest where there are several."""
+    middle, low, high = (f"{each:.{digits}f}" for each in (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({low} to {high})" if len(values) > 1 else middle
+
+
+def rotate(items: Iterable[Item], number: int) -> list[Item]:
+    """Return the items in the order of a round: each round starts with the next one."""
+    given = list(items)
+    start = number % len(given)
+    return given[start:] + given[:start]
 
 
 class Bench:
@@ -103,12 +127,12 @@ class Bench:
         return self._peers / peer.name / "bin" / "python"
 
     def run(self, peer: Peer | None, kind: str, url: str, measured: Measured) -> None:
-        """Run a program once (None: Rollbook), read its result back where there is a reader, and add what that took."""
+        """Run a program once (None: Rollbook), read the result of single calls back, and add what that took."""
         self._number += 1
         out = self._folder / f"{kind}-{self._number}"
         measured.usages.append(self._measure(peer, kind, url, measured.rollouts, out))
         measured.disk.append(sum(path.stat().st_size for path in out.rglob("*") if path.is_file()))
-        if peer is None or peer.has_reader:
+        if kind == "single":
             measured.reads.append(self._measure(peer, "read", url, measured.rollouts, out))
         shutil.rmtree(out)
 
@@ -153,8 +177,8 @@ def compare(bench: Bench, kind: str, peers: list[Peer], limits: tuple[int, float
             start = run_once(bench, program, kind, url, 1).wall_s
             pilot = max(run_once(bench, program, kind, url, PILOT).wall_s - start, 0.01)
             measured[name] = Measured(max(PILOT, min(most, round(PILOT * seconds / pilot))))
-        for _ in range(rounds):
-            for name, program in programs.items():
+        for number in range(rounds):
+            for name, program in rotate(programs.items(), number):
                 bench.run(program, kind, url, measured[name])
                 took = measured[name].usages[-1].wall_s
                 print(f"peers: {kind}, {name}: {measured[name].rollouts} in {took:.1f} s", file=sys.stderr)
@@ -163,12 +187,12 @@ def compare(bench: Bench, kind: str, peers: list[Peer], limits: tuple[int, float
 
 def start_up(bench: Bench, peers: list[Peer], rounds: int) -> dict[str, list[float]]:
     """Return the processor seconds of one rollout, from nothing to its result on disk."""
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = {name: [] for name in ("Rollbook", *(peer.name for peer in peers))}
     with endpoint(20) as url:
-        for _ in range(rounds):
-            for peer in (None, *peers):
+        for number in range(rounds):
+            for peer in rotate((None, *peers), number):
                 usage = run_once(bench, peer, "single", url, 1)
-                found.setdefault(peer.name if peer else "Rollbook", []).append(usage.cpu_s)
+                found[peer.name if peer else "Rollbook"].append(usage.cpu_s)
     return found
 
 
@@ -183,8 +207,8 @@ def run_trials(harbor: Path, count: int) -> dict[str, list[Trial]]:
         for number in range(count + 1):
             folder = Path(name) / str(number)
             folder.mkdir()
-            trials = {"Rollbook": run_rollbook(task, folder), "harbor": run_harbor(str(harbor), task, folder)}
-            for program, trial in trials.items():
+            for program in rotate(found, number):
+                trial = run_harbor(str(harbor), task, folder) if program == "harbor" else run_rollbook(task, folder)
                 if trial.problem or not trial.rewards:
                     raise SystemExit(f"peers: a trial in {program} failed: {trial.problem}")
                 if number:  # the first one builds the image
@@ -197,13 +221,13 @@ def describe_trials(trials: dict[str, list[Trial]]) -> Iterator[str]:
     """Yield the table of the trials in containers."""
     count = len(trials["Rollbook"])
     yield f"\n### containers: the oracle of one task folder, {count} trials one by one; the image exists\n"
-    yield "| | wall s each (lowest to highest) | CPU s each | beside Rollbook |"
+    yield "| | wall s each | CPU s each | beside Rollbook |"
     yield "| --- | --- | --- | --- |"
     ours = statistics.median(trial.cpu_s for trial in trials["Rollbook"])
     for name, each in trials.items():
-        walls, cpu = sorted(trial.wall_s for trial in each), statistics.median(trial.cpu_s for trial in each)
-        middle = statistics.median(walls)
-        yield f"| {name} | {middle:.1f} ({walls[0]:.1f} to {walls[-1]:.1f}) | {cpu:.1f} | {cpu / ours:.1f}x |"
+        walls, cpus = [trial.wall_s for trial in each], [trial.cpu_s for trial in each]
+        beside = statistics.median(cpus) / ours
+        yield f"| {name} | {describe_spread(walls, 1)} | {describe_spread(cpus, 1)} | {beside:.1f}x |"
 
 
 def describe_gym(load: gym.Load, python: Path) -> Iterator[str]:
@@ -231,13 +255,12 @@ def describe_reads(measured: dict[str, Measured]) -> Iterator[str]:
     yield "| | rollouts | ms each | CPU ms each | peak MB |"
     yield "| --- | --- | --- | --- | --- |"
     for name, each in measured.items():
-        if each.reads:
-            wall, cpu = (
-                1000 * statistics.median(getattr(usage, what) for usage in each.reads) / each.rollouts
-                for what in ("wall_s", "cpu_s")
-            )
-            memory = statistics.median(usage.peak_mb for usage in each.reads)
-            yield f"| {name} | {each.rollouts} | {wall:.2f} | {cpu:.2f} | {memory:.0f} |"
+        wall, cpu = (
+            describe_spread([1000 * getattr(usage, what) / each.rollouts for usage in each.reads], 2)
+            for what in ("wall_s", "cpu_s")
+        )
+        memory = describe_spread([usage.peak_mb for usage in each.reads])
+        yield f"| {name} | {each.rollouts} | {wall} | {cpu} | {memory} |"
 
 
 def run_many(bench: Bench, rollouts: int) -> Iterator[str]:
@@ -258,32 +281,53 @@ def describe(kind: str, measured: dict[str, Measured]) -> Iterator[str]:
     """Yield the table of a kind of task."""
     ours = measured["Rollbook"]
     yield f"\n### {kind}: {KINDS[kind]}\n"
-    yield "| | rollouts | a second (lowest to highest) | CPU ms each | beside Rollbook | peak MB | KB on disk each |"
+    yield "| | rollouts | a second | CPU ms each | beside Rollbook | peak MB | KB on disk each |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for name, each in measured.items():
         beside = each.median("cpu") / ours.median("cpu")
         yield (
-            f"| {name} | {each.rollouts} | {each.median('rate'):.0f} ({each.spread}) | {each.median('cpu'):.2f} "
-            f"| {beside:.1f}x | {each.median('memory'):.0f} | {each.median('disk'):.2f} |"
+            f"| {name} | {each.rollouts} | {each.describe('rate')} | {each.describe('cpu', 2)} "
+            f"| {beside:.1f}x | {each.describe('memory')} | {each.median('disk'):.2f} |"
         )
 
 
-def read_version(python: Path | str, package: str) -> str:
-    code = f"from importlib.metadata import version; print(version({package.replace('_', '-')!r}))"
-    return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+def name_version(name: str, python: Path | str, package: str) -> str:
+    """Return a program with its version, and with that of its Python where that is not ours."""
+    code = f"import platform; from importlib.metadata import version; print(version({package.replace('_', '-')!r}))"
+    command = [str(python), "-c", f"{code}; print(platform.python_version())"]
+    found, its_python = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return f"{name} {found}" + (f" (Python {its_python})" if its_python != platform.python_version() else "")
 
 
-def write_results(
-    versions: list[str], peers: list[Peer], tables: list[str], starts: dict[str, list[float]], rounds: int
-) -> None:
-    """Write RESULTS.md."""
+def describe_machine() -> str:
+    """Return the system, the processor and the memory of this machine."""
+    models = (
+        line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "name" in line
+    )
+    memory_gb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    processor = f"{os.cpu_count()} cores of {next(models, 'an unnamed processor')}"
+    return f"{platform.system()} {platform.machine()}, {processor}, {memory_gb:.0f} GB of memory"
+
+
+def describe_all(
+    versions: list[str],
+    peers: list[Peer],
+    tables: list[str],
+    starts: dict[str, list[float]],
+    rounds: int,
+    limits: tuple[int, float],
+) -> str:
+    """Return the page of results."""
+    most, seconds = limits
     lines = [
         "# Rollbook beside its peers",
         "",
         f"Written by `make bench-peers` on {datetime.now(UTC):%Y-%m-%d}: {', '.join(versions)}; Python "
-        f"{platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores. The endpoint "
-        f"is `benchmarks/mock.py` with 20 ms a call, the concurrency is {CONCURRENCY}. Programs ran in turns; figures "
-        f"are medians of {rounds} rounds, of whole process trees with their start.",
+        f"{platform.python_version()}, {describe_machine()}. The endpoint is `benchmarks/mock.py` with 20 ms a call, "
+        f"the concurrency is {CONCURRENCY}. A run of single, tools or code has at most {most:,} rollouts, and fewer "
+        f"where these would take more than {seconds:.0f} s, by a first run of {PILOT}; but at least {PILOT}. Programs "
+        f"ran in turns, {rounds} rounds, and each round started with the next program. Figures are medians with the "
+        "lowest and the highest in brackets, of whole process trees with their start.",
         *tables,
         "\n### start-up: one rollout, from nothing to its result on disk\n",
         "| | CPU s | beside Rollbook |",
@@ -291,9 +335,8 @@ def write_results(
     ]
     ours = statistics.median(starts["Rollbook"])
     for name, each in starts.items():
-        lines.append(f"| {name} | {statistics.median(each):.2f} | {statistics.median(each) / ours:.1f}x |")
-    lines += ["", *(f"- {peer.name}: {peer.note}." for peer in peers), ""]
-    RESULTS.write_text("\n".join(lines))
+        lines.append(f"| {name} | {describe_spread(each, 2)} | {statistics.median(each) / ours:.1f}x |")
+    return "\n".join([*lines, "", *(f"- {peer.name}: {peer.note}." for peer in peers), ""])
 
 
 def main() -> int:
@@ -303,7 +346,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="about so long a run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--quick", action="store_true", help="1,000 rollouts or 10 seconds, one round, nothing is written"
+        "--quick", action="store_true", help="1,000 rollouts or 10 seconds, one round; prints, and writes nothing"
     )
     parser.add_argument("--many", type=int, default=1_000_000, help="rollouts of a long run of Rollbook alone")
     parser.add_argument("--trials", type=int, default=10, help="trials in containers, with harbor and podman")
@@ -324,27 +367,27 @@ def main() -> int:
             singles = singles or measured
             tables += describe(kind, measured)
         tables += describe_reads(singles)
-        versions = [f"Rollbook {read_version(sys.executable, 'rollbook')}"]
-        versions += [f"{peer.name} {read_version(bench.python(peer), peer.package)}" for peer in peers]
+        versions = [name_version("Rollbook", sys.executable, "rollbook")]
+        versions += [name_version(peer.name, bench.python(peer), peer.package) for peer in peers]
         harbor = options.peers.absolute() / "harbor" / "bin" / "harbor"
         if harbor.exists() and shutil.which("podman"):
             tables += describe_trials(run_trials(harbor, 1 if options.quick else options.trials))
-            versions.append(f"harbor {read_version(harbor.with_name('python'), 'harbor')}")
+            versions.append(name_version("harbor", harbor.with_name("python"), "harbor"))
         else:
             print("peers: HARBOR OR PODMAN IS NOT INSTALLED: no trials in containers", file=sys.stderr)
         if options.gym_python:
             load = gym.Load(1000, 200, rounds=1) if options.quick else gym.Load()
             tables += describe_gym(load, options.gym_python)
-            versions.append(f"NeMo Gym {read_version(options.gym_python, 'nemo_gym')}")
+            versions.append(name_version("NeMo Gym", options.gym_python, "nemo_gym"))
         else:
             print("peers: NEMO GYM IS NOT INSTALLED (--gym-python): left out", file=sys.stderr)
         if not options.quick:
             tables += run_many(bench, options.many)
         starts = start_up(bench, peers, rounds)
-        print("\n".join(tables))
-        print({name: round(statistics.median(each), 2) for name, each in starts.items()})
+        page = describe_all(versions, peers, tables, starts, rounds, limits)
+        print(page)
         if not options.quick:
-            write_results(versions, peers, tables, starts, rounds)
+            RESULTS.write_text(page)
     return 0
 
 

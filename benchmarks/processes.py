@@ -14,6 +14,8 @@ from typing import IO
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 EVERY_S = 0.05
+FIRST_S, FIRST_LOOKS = 0.01, 20
+"""The first looks are closer together: a short program ends between two others."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,10 @@ class Tree:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._stop.wait(EVERY_S):
+        looks = 0
+        while not self._stop.wait(FIRST_S if looks < FIRST_LOOKS else EVERY_S):
             self._look()
+            looks += 1
 
     def _look(self) -> None:
         stats = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}

@@ -1,8 +1,8 @@
 """Which replica a rollout goes to, when long tasks start, how many rollouts run at once: what that saves.
 
-python benchmarks/routing.py            the simulation of 8 to 64 replicas: some minutes on one core
-python benchmarks/routing.py --quick    8 and 16 replicas, fewer draws
-python benchmarks/routing.py --vllm     two real vLLM on the processor (`make test-vllm` installs it): some minutes
+.venv/bin/python benchmarks/routing.py            the simulation of 8 to 64 replicas: some minutes on one core
+.venv/bin/python benchmarks/routing.py --quick    8 and 16 replicas, fewer draws
+.venv/bin/python benchmarks/routing.py --vllm     two real vLLM on the processor (`make test-vllm` installs it)
 
 The simulated servers and the clock are in `serving.py`. The routing and the control of the concurrency are Rollbook's
 own classes; round robin and the cache-aware policy stand beside them. The latter is what vllm-router and SGLang

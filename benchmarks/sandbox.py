@@ -1,8 +1,8 @@
 """What the sandbox costs, relative to what does the same with fewer walls or none, in the same minute, as one table.
 
-python benchmarks/sandbox.py                   the figures of the issue: some minutes on two cores
-python benchmarks/sandbox.py --quick           the same with fewer runs
-python benchmarks/sandbox.py --soak 10000      so many runs, all attacks mixed, eight at a time: nothing may be left
+.venv/bin/python benchmarks/sandbox.py                   the figures of the issue: some minutes on two cores
+.venv/bin/python benchmarks/sandbox.py --quick           the same with fewer runs
+.venv/bin/python benchmarks/sandbox.py --soak 10000      so many runs, all attacks mixed, by eights: nothing may be left
 """
 
 from __future__ import annotations

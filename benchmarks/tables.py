@@ -6,8 +6,8 @@ The book is made by bigbook.py without asking a model: four workers' journals of
 sealed. Each is measured in a process of its own, theirs and ours in turns; the ratio is that of the neighbours. Memory
 is the most that our process and a process that it starts to read journals have had, together.
 
-python benchmarks/tables.py            1,000,000 scored rollouts (62,500 tasks x 16): about five minutes on two cores
-python benchmarks/tables.py --quick    a tenth of that
+.venv/bin/python benchmarks/tables.py            1,000,000 scored rollouts (62,500 tasks x 16): five minutes
+.venv/bin/python benchmarks/tables.py --quick    a tenth of that
 """
 
 from __future__ import annotations

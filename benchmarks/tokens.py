@@ -1,9 +1,9 @@
 """What exact tokens cost, and whether they are exact: batches, merging, and turn after turn of a real vLLM.
 
-python benchmarks/tokens.py                 batches and merging: about a minute
-python benchmarks/tokens.py --quick         the same at an eighth of the size
-python benchmarks/tokens.py --vllm tiny     10,000 turns of a real vLLM as well, started here with a tiny model of noise
-python benchmarks/tokens.py --vllm URL      the same of one that is up
+.venv/bin/python benchmarks/tokens.py                 batches and merging: about a minute
+.venv/bin/python benchmarks/tokens.py --quick         the same at an eighth of the size
+.venv/bin/python benchmarks/tokens.py --vllm tiny     10,000 turns of a real vLLM as well, with a tiny model of noise
+.venv/bin/python benchmarks/tokens.py --vllm URL      the same of one that is up
 
 A sequence makes arrays of its lists once, when it is made, which is as its rollout ends. What is timed of a batch is
 `batch` on such sequences. Beside it numpy alone copies the rows of all five arrays, ready-made, into padded ones.

@@ -1,7 +1,7 @@
 """The cost of verification: mathematics in the worker pool relative to math-verify called in as many processes.
 
-python benchmarks/verify.py            both sides three times, taken in turns: about a minute on two cores
-python benchmarks/verify.py --quick    a quarter of the size, once
+.venv/bin/python benchmarks/verify.py            both sides three times, taken in turns: about a minute on two cores
+.venv/bin/python benchmarks/verify.py --quick    a quarter of the size, once
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The first page is what the page of a run asks for: its numbers and charts, and the first rows of its table. The first
 time nothing is kept in RUN/index; afterwards it is, both for a server just started and for one that has the book open.
 
-python benchmarks/view.py            100,000 rollouts (6,250 tasks x 16), about 200 MB: a minute
-python benchmarks/view.py --quick    a tenth of that; the bounds of time do not hold at that size and are not shown
+.venv/bin/python benchmarks/view.py            100,000 rollouts (6,250 tasks x 16), about 200 MB: a minute
+.venv/bin/python benchmarks/view.py --quick    a tenth of that, without the bounds of time, which do not hold there
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""The sums of `benchmarks/peers.py` in lm-eval: python lm_eval_program.py single URL COUNT CONCURRENCY FOLDER."""
+"""The sums of `benchmarks/peers.py` in lm-eval: python lm_eval_program.py KIND URL COUNT CONCURRENCY FOLDER."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-
-import lm_eval
-from lm_eval.loggers import EvaluationTracker
-from lm_eval.tasks import TaskManager
 
 TASK = """
 task: sums
@@ -29,9 +25,19 @@ metric_list:
 """
 
 
-def main() -> None:
-    _, url, count, concurrency, name = sys.argv[1:]
-    folder = Path(name)
+def read_rewards(folder: Path) -> list[float]:
+    """Return the reward of every sample from the lines that were saved; lm-eval has no function for that."""
+    (path,) = folder.rglob("samples_sums_*.jsonl")
+    with path.open() as lines:
+        return [json.loads(line)["exact_match"] for line in lines]
+
+
+def run(url: str, count: str, concurrency: str, folder: Path) -> list[float]:
+    """Run the sums, save every sample, and return their rewards."""
+    import lm_eval
+    from lm_eval.loggers import EvaluationTracker
+    from lm_eval.tasks import TaskManager
+
     folder.mkdir(parents=True)
     rows = folder / "rows.jsonl"
     with rows.open("w") as lines:
@@ -51,7 +57,13 @@ def main() -> None:
     tracker = EvaluationTracker(output_path=str(folder / "out"))
     tracker.save_results_aggregated(results=results, samples=samples)
     tracker.save_results_samples(task_name="sums", samples=samples["sums"])
-    print(sum(sample["exact_match"] == 1 for sample in samples["sums"]))
+    return [sample["exact_match"] for sample in samples["sums"]]
+
+
+def main() -> None:
+    kind, url, count, concurrency, name = sys.argv[1:]
+    rewards = read_rewards(Path(name)) if kind == "read" else run(url, count, concurrency, Path(name))
+    print(sum(reward == 1 for reward in rewards))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import verifiers as vf
 from datasets import Dataset
+from verifiers.utils.save_utils import load_outputs
 
 
 async def same(completion, answer) -> float:
@@ -35,6 +36,9 @@ def make_environment(kind: str, count: int) -> vf.Environment:
 
 async def main() -> None:
     kind, url, count, concurrency, folder = sys.argv[1:]
+    if kind == "read":
+        print(sum(output["reward"] == 1 for output in load_outputs(Path(folder))))
+        return
     os.environ["PEER_KEY"] = "none"
     client = vf.ClientConfig(api_base_url=url, api_key_var="PEER_KEY")
     results = await make_environment(kind, int(count)).evaluate(

@@ -1,6 +1,6 @@
 """Make mistakes in the trainer on purpose, and show that the difference of the logprobs finds each of them.
 
-    python examples/grpo/logprob_gaps.py --model smollm --out runs/gaps --environment SPEC
+    .venv-grpo-gpu/bin/python examples/grpo/logprob_gaps.py --model smollm --out runs/gaps --environment SPEC
 
 Takes the options of train.py. Collects one batch from the untrained model, and writes gaps.json: the mean and the
 largest absolute difference between the server's logprobs and the trainer's, for the right trainer and for each mistake.

@@ -1,4 +1,4 @@
-"""Draw the learning curve of a training as SVG: python examples/grpo/plot.py RESULTS > curve.svg"""
+"""Draw the learning curve of a training as SVG: .venv/bin/python examples/grpo/plot.py RESULTS > curve.svg"""
 
 import json
 import sys

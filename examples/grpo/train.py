@@ -1,7 +1,7 @@
 """GRPO in plain PyTorch, fed by `rollbook.Collector` with exact tokens.
 
-    python examples/grpo/train.py --model tiny --out runs/grpo               a minute on a processor
-    python examples/grpo/train.py --model smollm --out runs/grpo --environment SPEC --held-out SPEC
+    .venv-grpo/bin/python examples/grpo/train.py --model tiny --out runs/grpo        a minute on a processor
+    make train-gpu                                                                   a language model on a GPU
 
 Groups are collected while the trainer computes; then `pause`, new weights in the server, `resume`. Writes
 steps.jsonl (a line per step), held_out.json (pass@1 on held-out tasks) and the run directories of the evaluations.
@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -385,12 +385,14 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def parse_options(description: str) -> tuple[Plan, dict[str, Any]]:
-    """Read the command line: the plan, and what else was given."""
+def parse_options(description: str, switches: Mapping[str, str] | None = None) -> tuple[Plan, dict[str, Any]]:
+    """Read the command line: the plan, and what else was given; `switches` are further options with their help."""
     parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--model", choices=("tiny", "smollm"), default="tiny")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--gguf", type=Path, help="the weights of smollm; by default the embedded model's")
+    for switch, text in (switches or {}).items():
+        parser.add_argument(switch, action="store_true", help=text)
     for option in dataclasses.fields(Plan):
         parser.add_argument("--" + option.name.replace("_", "-"), type=option.type, default=option.default)
     options = vars(parser.parse_args())

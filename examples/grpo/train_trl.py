@@ -1,12 +1,13 @@
 """The same training with TRL's own trainer: Rollbook makes its rollouts, on the server of this folder.
 
-    python examples/grpo/train_trl.py --out runs/trl --environment SPEC --held-out SPEC
+    .venv-grpo-gpu/bin/python examples/grpo/train_trl.py --out runs/trl --environment SPEC --held-out SPEC
 
-Takes the options of train.py that TRL has too. Before each batch of rollouts the server gets TRL's weights. Writes
-steps.jsonl, held_out.json and run directories like train.py.
+Takes the options of train.py that TRL has too, and two of its own. Before each batch of rollouts the server gets TRL's
+weights. Writes plan.json, steps.jsonl, held_out.json and run directories like train.py.
 """
 
 import asyncio
+import dataclasses
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 from rollbook.trainers.trl import Rollouts
 
+SWITCHES = {
+    "--detect-anomaly": "end at the first gradient that is not a number, with the operation that made it",
+    "--without-cudnn-attention": "compute attention with another kernel than cuDNN's",
+}
+
 
 class Training(TrainerCallback):
     """One training; as a callback of TRL's trainer, it writes a line per step."""
@@ -35,6 +41,7 @@ class Training(TrainerCallback):
     async def run(self) -> None:
         """Evaluate, train with TRL in a thread, evaluate."""
         self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "plan.json").write_text(json.dumps(dataclasses.asdict(self.plan), indent=1) + "\n")
         self._loop, plan = asyncio.get_running_loop(), self.plan
         model, tokenizer = smollm.convert(self._source), smollm.ChatTokenizer(self._tokenizer)
         async with Server(model, tokenizer, "smollm", slots=plan.slots, length=plan.length) as server:
@@ -112,7 +119,10 @@ def make_config(plan: Plan, folder: Path) -> GRPOConfig:
 
 def main() -> None:
     """Train as the command line says."""
-    plan, options = parse_options(__doc__)
+    plan, options = parse_options(__doc__, SWITCHES)
+    torch.autograd.set_detect_anomaly(options["detect_anomaly"])
+    if options["without_cudnn_attention"]:
+        torch.backends.cuda.enable_cudnn_sdp(False)
     torch.manual_seed(plan.seed)
     asyncio.run(Training(plan, options["out"], options["gguf"]).run())
 

@@ -1,6 +1,6 @@
 """GRPO on the processor: a tiny random model learns to say the letter a, in a minute or two.
 
-    python examples/trl/train.py [steps]
+    .venv-trl/bin/python examples/trl/train.py [steps]
 
 Exits with 1 unless the mean reward of the last five steps is above that of the first five.
 """

@@ -1,7 +1,8 @@
 """Check the built wheel and sdist as a user meets them:  python tests/release/check_release.py dist
 
 Contents and sizes of both files; then, in a clean environment of every supported Python on PATH: installation, a run,
-its report, `verify` and `view`, and every extra by itself. What this machine does not allow is skipped loudly.
+its report, `verify` and `view`; every extra by itself; and a small `make demo`, with the embedded model. What this
+machine does not allow is skipped loudly.
 """
 
 from __future__ import annotations
@@ -67,10 +68,15 @@ def note(text: str) -> None:
     print(f"test-release: {text}", flush=True)
 
 
+def clean_environ() -> dict[str, str]:
+    """Return the environment without what changes where Python imports from."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
 def run(*words: object, cwd: Path | None = None, within_s: float = 900.0) -> str:
     """Run a command without our own import path; return what it printed to standard output, or exit with its error."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run([*map(str, words)], cwd=cwd, env=environ, capture_output=True, text=True, timeout=within_s)
+    command, env = [*map(str, words)], clean_environ()
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=within_s)
     if done.returncode:
         sys.exit(
             f"test-release: {' '.join(map(str, words))}: exit {done.returncode}\n{done.stdout}{done.stderr}"[-4000:]
@@ -162,6 +168,23 @@ def check_viewer(rollbook: Path, folder: Path) -> None:
             viewer.kill()
 
 
+def check_demo(python: str, wheel: Path, folder: Path) -> None:
+    """Do what `make demo` does first, on 2 sums: the embedded model answers, and every rollout is scored."""
+    rollbook = make_venv(python, folder / "demo", f"{wheel}[local,gym]").with_name("rollbook")
+    command, env = [str(rollbook), "local", "pull"], clean_environ()
+    pull = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=1200)
+    if pull.returncode:
+        why = (pull.stderr.strip().splitlines() or ["no output"])[-1]
+        skip("the demo in a clean environment", f"the embedded model cannot be had ({why[:200]})")
+        return
+    sums = "reasoning_gym:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=1"
+    options = ("-n", 2, "-k", 2, "--max-tokens", 48, "--temperature", 0.7, "-o", "demo-sums")
+    run(rollbook, "run", sums, *options, cwd=folder)
+    report = json.loads(run(rollbook, "report", "demo-sums", "--json", cwd=folder))
+    assert (report["requested"], report["scored"], report["failed"], report["pending"]) == (4, 4, {}, 0), report
+    note("the demo in a clean environment: the embedded model answered 2 sums twice, all scored")
+
+
 def check_extras(python: str, wheel: Path, folder: Path) -> None:
     """Install every light extra by itself; resolve the heavy ones."""
     declared = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
@@ -231,6 +254,7 @@ def main() -> None:
         from_source = make_venv(first, Path(name) / "sdist", str(sdist))
         assert version in run(from_source.with_name("rollbook"), "--version")
         note("the sdist builds and installs")
+        check_demo(first, wheel, Path(name))
         check_extras(first, wheel, Path(name))
 
 
