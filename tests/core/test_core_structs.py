@@ -200,6 +200,18 @@ def test_parameters_that_rollbook_sets_itself_are_refused(values: dict[str, JSON
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [Task("b", prompt="x"), Task("a", prompt="y"), Task("a", prompt="x", answer=1), Task("a", prompt="x", level=1),
+     Task("a", prompt="x", env="e"), Task("a", prompt="x").line(), "a", None],
+)  # fmt: skip
+def test_tasks_are_equal_only_to_tasks_with_the_same_line(other: object) -> None:
+    task = Task("a", prompt="x")
+    assert task == Task("a", prompt="x")
+    assert task != other
+    assert (task == other) is False
+
+
 def test_tasks_are_one_in_sets_by_environment_and_id() -> None:
     one, same, other = (Task(id=name, prompt="hi", env="Sums") for name in "aab")
     assert len({one, same, other}) == 2
