@@ -7,19 +7,31 @@ to work. Here each digit is the only wrong one in some cases.
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from fuzz.book_cases import Files, KnownRun, Object, digest, draw_line, draw_tokens, write_line, write_tokens
+from fuzz.book_cases import (
+    Files,
+    KnownLines,
+    KnownRun,
+    Object,
+    digest,
+    draw_line,
+    draw_tokens,
+    write_line,
+    write_tokens,
+)
 from fuzz.cases import Case, MakeCase, draw_name, draw_text, write_record
 from fuzz.record_cases import REFUSED, agree, read_or_refuse
-from rollbook.book import Book, LineReader, SealedExtents
+from rollbook.book import Book, LineReader, SealedExtents, verify_run
 from rollbook.book.leases import _read_lease
 from rollbook.book.seals import read_seal
 from rollbook.core import EnvironmentSpec, Extent, ScoredLine, Seal
 from rollbook.environments import is_tampered
+from rollbook.reports import make_report
 from rollbook.tokens.sidecar import decode_tokens
 
 CRC_OFFSET = struct.calcsize("<BIII")
@@ -85,7 +97,8 @@ def make_tokens(draw: random.Random) -> Case:
 def make_digest(draw: random.Random) -> Case:
     """The sha256 of tasks, of run.json, of sealed bytes or of an environment differs in one digit."""
     with Files() as files:
-        kind, read = draw.choice((spoil_tasks, spoil_meaning, spoil_seal, spoil_snapshot))(draw, files)
+        kinds = spoil_tasks, spoil_meaning, spoil_seal, spoil_sealed_run, spoil_snapshot
+        kind, read = draw.choice(kinds)(draw, files)
         return Case(kind, read_or_refuse(read), REFUSED)
 
 
@@ -112,6 +125,21 @@ def spoil_seal(draw: random.Random, files: Files) -> tuple[str, Callable[[], obj
     extent = Extent(len(data), change_digit(draw, hashlib.sha256(data).hexdigest()))
     seals = {1: Seal(1, 1, 1, {}, 0, {path.name: extent})}
     return "sealed bytes", lambda: SealedExtents(files.path, seals).check_read(path, len(data))
+
+
+def spoil_sealed_run(draw: random.Random, files: Files) -> tuple[str, Callable[[], object]]:
+    lines = KnownLines(draw, files, KnownRun(draw, files))
+    seals = [(path, json.loads(path.read_bytes())) for path in sorted(files.path.glob("done/*.json"))]
+    if not seals:
+        return spoil_seal(draw, files)
+    path, seal = draw.choice(seals)
+    name = draw.choice([name for name in seal["files"] if name in lines.journals])
+    seal["files"][name]["sha256"] = change_digit(draw, seal["files"][name]["sha256"])
+    seal.pop("crc")
+    path.write_bytes(write_record(seal))
+    if draw.random() < 0.5 or "failures" in name:  # a report without failures does not read those
+        return "sealed run, verified", lambda: REFUSED if verify_run(files.path).damage else "no damage"
+    return "sealed run, reported", lambda: make_report(files.path)
 
 
 def spoil_snapshot(draw: random.Random, files: Files) -> tuple[str, Callable[[], object]]:
