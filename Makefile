@@ -78,7 +78,7 @@ test-faults: .venv/dev ## Run all fault injection tests (tests/faults), which ta
 chaos: .venv/dev ## Break everything around four workers for MINUTES, from SEED (fresh if none), and check every guarantee.
 	PYTHONPATH=tests .venv/bin/python -m chaos.run $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FOLDER),--folder $(FOLDER))
 
-mutate: .venv/dev ## Change MUTANTS expressions of the package, sampled by SEED, one at a time, and see whether tests notice.
+mutate: .venv/dev ## Change MUTANTS (40) expressions of the package, sampled by SEED, one at a time; fail where tests notice fewer than 92%.
 	.venv/bin/python tests/mutation/mutate.py $(if $(SEED),--seed $(SEED)) $(if $(MUTANTS),--mutants $(MUTANTS))
 
 test-benchmarks: .venv/dev ## Score every reference of every benchmark; compare IFEval's rules with the authors' own code.

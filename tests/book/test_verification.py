@@ -146,6 +146,8 @@ def test_all_seals_of_changed_token_ids_are_named_and_can_be_written_again(run: 
     seals = [seal.name for seal in (run / "done").iterdir() if path.name in seal.read_text()]
     assert len(seals) > 1
     assert re.findall(r"\d{5}\S*\.json", damage.problem) == sorted(seals)
+    assert damage.problem.startswith("differs from what was sealed by ")
+    assert damage.problem.endswith("; restore it, or delete the seals and resume if it was restored after them")
     for seal in seals:
         (run / "done" / seal).unlink()
     work_off(Book(run))

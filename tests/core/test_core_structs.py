@@ -57,6 +57,11 @@ def test_a_part_must_be_finite_too() -> None:
         Score(1.0, {"style": math.nan})
 
 
+@pytest.mark.parametrize(("given", "stored"), [(7, "7"), ("7", "7"), ("", ""), (None, None), (1.5, "1.5")])
+def test_the_answer_of_a_score_is_text_if_there_is_one(given: JSON, stored: str | None) -> None:
+    assert Score(1.0, answer=given).answer == stored
+
+
 def test_the_seed_of_a_sample_depends_on_nothing_else() -> None:
     assert derive_seed(0, "a", 0) == derive_seed(0, "a", 0)
     assert len({derive_seed(r, t, s) for r in range(3) for t in "abc" for s in range(50)}) == 450
@@ -198,6 +203,18 @@ def test_parameters_that_rollbook_sets_itself_are_refused(values: dict[str, JSON
     with pytest.raises(UsageError) as caught:
         check_extra_sampling(values, "--x")
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [Task("b", prompt="x"), Task("a", prompt="y"), Task("a", prompt="x", answer=1), Task("a", prompt="x", level=1),
+     Task("a", prompt="x", env="e"), Task("a", prompt="x").line(), "a", None],
+)  # fmt: skip
+def test_tasks_are_equal_only_to_tasks_with_the_same_line(other: object) -> None:
+    task = Task("a", prompt="x")
+    assert task == Task("a", prompt="x")
+    assert task != other
+    assert (task == other) is False
 
 
 def test_tasks_are_one_in_sets_by_environment_and_id() -> None:

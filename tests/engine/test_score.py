@@ -2,15 +2,17 @@
 
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from rollbook import Environment, RolloutFailed, Score, Task, UsageError, score
 from rollbook.core import Limits, Message
 from rollbook.engine.blends import load_environment
-from rollbook.engine.scoring import open_scorer
+from rollbook.engine.scoring import is_importable, open_scorer
 from support.judge import JudgeServer
 
 SOURCE = """
@@ -105,6 +107,21 @@ def test_a_task_of_ones_own_is_scored_too(shop):
     mine = Task("mine", "Sell nothing.", answer=0, kinds=[])
     found = score(shop, mine, "Nothing.")
     assert (found.reward, found.parts) == (1.0, {"kinds": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("path", "file", "importable"),
+    [("sums.py", "sums.py", True), ("sums.py", None, True), (None, "sums.py", True), (None, None, False)],
+)
+def test_a_class_is_importable_if_its_module_or_its_source_is_a_file(monkeypatch, path, file, importable):
+    module = ModuleType("a_module_of_this_test")
+    module.__file__ = file
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    cls = type("Sums", (Environment,), {"__module__": module.__name__, "__qualname__": "Sums"})
+    loaded = SimpleNamespace(cls=cls, path=path and Path(path))
+    assert is_importable(loaded) is importable
+    cls.__qualname__ = "f.<locals>.Sums"
+    assert is_importable(loaded) is False
 
 
 def test_a_class_of_a_notebook_is_scored_here():

@@ -51,6 +51,7 @@ def draw_value(draw: random.Random, *, plain: bool = False, multiplied: bool = T
     places = draw.randint(1, 4)
     digits = f"{draw.randrange(10**places):0{places}}"
     factor = -1 if sign else 1
+    mixed, above = draw.choice(("\\frac", " \\frac", "\\tfrac")), draw.randrange(1, below)
     forms: list[tuple[str, Fraction]] = [
         (f"{sign}{whole}", Fraction(whole)),
         (f"{sign}{whole:,}", Fraction(whole)),
@@ -62,6 +63,8 @@ def draw_value(draw: random.Random, *, plain: bool = False, multiplied: bool = T
         forms += [
             (f"{sign}\\frac{{{whole}}}{{{below}}}", Fraction(whole, below)),
             (f"{sign}\\dfrac{{{whole}}}{{{below}}}", Fraction(whole, below)),
+            (f"{sign}{whole}{mixed}{{{above}}}{{{below}}}", whole + Fraction(above, below)),
+            (f"{sign}{whole:,}{mixed}{{{above}}}{{{below}}}", whole + Fraction(above, below)),
             (f"{sign}${whole:,}", Fraction(whole)),
             (f"{sign}{whole} apples", Fraction(whole)),
             (f"{sign}{whole}%", Fraction(whole)),

@@ -7,7 +7,7 @@ import random
 
 from fuzz.cases import Case, JSONValue, MakeCase, draw_json, draw_name, draw_object, draw_text
 from rollbook.core import Function, Message, Sampling, Task, ToolCall, Turn
-from rollbook.errors import RolloutFailed
+from rollbook.errors import RolloutFailed, UsageError
 from rollbook.gym.responses import ResponseContent, read_response
 from rollbook.gym.rows import make_row
 from rollbook.gym.rows import read_task as read_gym_task
@@ -30,6 +30,7 @@ from rollbook.models.responses_api import (
 )
 
 UNFINISHED = "bad_completion"
+INVALID = "it is refused, and named"
 
 
 def draw_content(draw: random.Random) -> str | list[dict[str, JSONValue]]:
@@ -141,6 +142,34 @@ def make_counted_response(draw: random.Random) -> Case:
     )
 
 
+def make_invalid_tokens(draw: random.Random) -> Case:
+    """Token fields are all three or none, of ids and numbers, as many ids as logprobs; others are refused."""
+    ids = [draw.randint(0, 150_000) for _ in range(draw.randint(1, 5))]
+    fields: dict[str, JSONValue] = {
+        "prompt_token_ids": [draw.randint(0, 150_000) for _ in range(draw.randint(1, 5))],
+        "generation_token_ids": ids,
+        "generation_log_probs": [-draw.random() for _ in ids],
+    }
+    name = draw.choice(list(fields))
+    wrong: list[JSONValue] = ["x", "1", None, True, [1], {}]
+    if name != "generation_log_probs":
+        wrong = [-1, -1, -draw.randint(1, 1 << 40), 1.5, *wrong]
+    changed = list(fields[name])
+    changed[draw.randrange(len(changed))] = draw.choice(wrong)
+    instead: list[JSONValue] = [changed, changed, changed, None, 7, "1", {}]
+    if name != "prompt_token_ids":
+        instead += [fields[name][1:], fields[name] + fields[name][:1]]
+    fields[name] = draw.choice(instead)
+    item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": draw_text(draw)}]}
+    items = [{"role": "user", "content": "x"}, item | fields]
+    read = draw.choice((read_items, read_output, lambda items: read_response({"output": items})))
+    try:
+        found: object = read(json.loads(json.dumps(items)))
+    except UsageError as error:
+        found = INVALID if str(error).startswith(("input[1]: ", "output[1]: ", "response.output[1]: ")) else str(error)
+    return Case(items, found, INVALID)
+
+
 def make_request(draw: random.Random) -> Case:
     messages = draw_prompt(draw)
     sampling = Sampling(round(draw.random(), 3), round(draw.random(), 3), draw.randint(1, 999))
@@ -174,14 +203,23 @@ def make_tools(draw: random.Random) -> Case:
     return Case(chat, (to_response_tools(chat), to_chat_tools(flat)), (flat, chat))
 
 
+def draw_count(draw: random.Random) -> tuple[float | None, int | None]:
+    """Return a count of tokens as a server sends it, and what is believed of it: nothing that cannot be true."""
+    count = draw.randint(0, 99)
+    wrong = draw.choice((-1, -count - 1, -0.5, count + 0.5, 1e30, (1 << 40) + 1, -(1 << 70)))
+    return draw.choice(((count, count), (count, count), (float(count), count), (None, None), (wrong, None)))
+
+
 def make_chat_answer(draw: random.Random) -> Case:
     """An answer of a server, with its tokens and counts; some servers send arguments as an object, and no id."""
     calls = [(draw_name(draw), draw_object(draw)) for _ in range(draw.choice((0, 0, 1, 2)))]
     as_text, named = draw.random() < 0.5, draw.random() < 0.5
     text, reasoning = draw_text(draw), draw.choice((None, draw_text(draw) or "x"))
     ids = [draw.randint(0, 9999) for _ in range(draw.randint(1, 5))]
-    logprobs, counts = [-draw.random() for _ in ids], (draw.randint(0, 99), len(ids))
-    cached, reason = draw.choice((None, draw.randint(0, 9))), draw.choice(("stop", "length", "tool_calls"))
+    logprobs, reason = [-draw.random() for _ in ids], draw.choice(("stop", "length", "tool_calls"))
+    sent, known_counts = zip(*(draw_count(draw) for _ in range(3)), strict=True)
+    is_wrong = any(known is None and count is not None for count, known in zip(sent[:2], known_counts, strict=False))
+    counts = (None, None) if is_wrong else known_counts[:2]  # one that cannot be true makes the other unknown
     written = [
         {"function": {"name": name, "arguments": json.dumps(arguments) if as_text else arguments}}
         | ({"id": f"id-{n}"} if named else {})
@@ -191,9 +229,9 @@ def make_chat_answer(draw: random.Random) -> Case:
     choice = {"message": message, "finish_reason": reason, "token_ids": ids}
     choice["logprobs"] = {"content": [{"logprob": number, "token": "?"} for number in logprobs]}
     usage = {
-        "prompt_tokens": counts[0],
-        "completion_tokens": counts[1],
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens": sent[0],
+        "completion_tokens": sent[1],
+        "prompt_tokens_details": {"cached_tokens": sent[2]},
     }
     body = {"choices": [choice], "usage": usage, "prompt_token_ids": ids[:2]}
     answer, found, why = read_answer(json.dumps(body).encode())
@@ -209,7 +247,7 @@ def make_chat_answer(draw: random.Random) -> Case:
         (why, found.token_ids, answer.prompt_token_ids, answer.usage.read_counts(), answer.usage.read_cached()),
     )
     known = [(f"id-{n}" if named else f"call_{n}", *call) for n, call in enumerate(calls)]
-    return Case(body, values, (text, reasoning, known, logprobs, (reason, ids, ids[:2], counts, cached)))
+    return Case(body, values, (text, reasoning, known, logprobs, (reason, ids, ids[:2], counts, known_counts[2])))
 
 
 def make_text_answer(draw: random.Random) -> Case:
@@ -272,6 +310,7 @@ CASES: dict[str, MakeCase] = {
     "responses output": make_output,
     "gym response": make_whole_response,
     "gym response without tokens": make_counted_response,
+    "invalid tokens": make_invalid_tokens,
     "responses request": make_request,
     "responses instructions": make_instructions,
     "tools": make_tools,

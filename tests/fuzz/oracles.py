@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from fuzz import answer_cases, book_cases, config_cases, message_cases, record_cases, score_cases
+from fuzz import answer_cases, book_cases, checksum_cases, config_cases, message_cases, record_cases, score_cases
 from fuzz.cases import MakeCase
 from fuzz.findings import HANG_S, Finding, Hang, deadline
 
 CASES: dict[str, MakeCase] = {
     f"known {name}": make
-    for module in (answer_cases, score_cases, message_cases, config_cases, book_cases, record_cases)
+    for module in (answer_cases, score_cases, message_cases, config_cases, book_cases, record_cases, checksum_cases)
     for name, make in module.CASES.items()
 }
 

@@ -80,6 +80,7 @@ CHAT = {
     "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "4"}}],
     "usage": {"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
 }
+TOKENS = {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]}
 ITEMS = [
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
     {"type": "function_call", "call_id": "c", "name": "add", "arguments": '{"a": 1}'},
@@ -244,6 +245,13 @@ def read_tokens(data: bytes) -> None:
     assert found == ([1, 2, 3], [4, 5], [-0.5, -1.0]), f"a changed record was accepted: {found}"
 
 
+def read_turns(data: bytes) -> None:
+    """Read the items of an answer; no token id that comes out of them is negative."""
+    for turn in read_output(decode_json(data))[1]:
+        ids = [*(turn.prompt_ids or ()), *(turn.ids or ())]
+        assert all(type(each) is int and each >= 0 for each in ids), f"ids that no tokenizer has: {ids}"
+
+
 def read_gym_row(data: bytes) -> object:
     """Read a row, which is an object: its file was decoded before."""
     row = decode_json(data)
@@ -253,6 +261,13 @@ def read_gym_row(data: bytes) -> object:
 def select_row(text: str) -> bool:
     """Read an expression and use it."""
     return Expression(text).matches(ROW)
+
+
+def read_chat_answer(data: bytes) -> None:
+    """Read an answer and what its server counted; what is believed is a number of tokens, or unknown."""
+    usage = read_answer(data)[0].usage
+    for count in (*usage.read_counts(), usage.read_cached()) if usage else ():
+        assert count is None or (type(count) is int and count >= 0), f"{count} tokens are believed"
 
 
 def compare_answers(data: bytes) -> object:
@@ -328,9 +343,9 @@ READERS: dict[str, Reader] = {
         on_text(select_row),
         (b"0 < mean < 1 and pass_4 >= 0.5", b"not (std == 0) or level in (1, 3)", b'"4" in majority'),
     ),
-    "chat answer": Reader(read_answer, dump(CHAT, {"error": {"message": "no"}})),
+    "chat answer": Reader(read_chat_answer, dump(CHAT, {"error": {"message": "no"}})),
     "responses items": Reader(on_json(read_items), dump(ITEMS, "hello")),
-    "responses output": Reader(on_json(read_output), dump(ITEMS[4:], ITEMS[1:2])),
+    "responses output": Reader(read_turns, dump(ITEMS[4:], ITEMS[1:2], [ITEMS[4] | TOKENS])),
     "responses request": Reader(on_json(read_create_params), dump(PARAMS)),
     "gym response": Reader(on_json(read_response), dump(RESPONSE)),
     "gym row": Reader(read_gym_row, dump({"responses_create_params": PARAMS, "expected_answer": "3"})),

@@ -202,7 +202,7 @@ def decide(word: str, values: list[Value]) -> Value:
 
 
 def draw_chain(draw: random.Random) -> Known:
-    signs = [draw.choice(list(COMPARE)) for _ in range(draw.randint(1, 2))]
+    signs = [draw.choice(list(COMPARE)) for _ in range(draw.randint(1, 4))]
     parts = [draw_arithmetic(draw, 1) for _ in range(len(signs) + 1)]
     text = f"({parts[0][0]})" + "".join(f" {sign} ({part})" for sign, (part, _) in zip(signs, parts[1:], strict=True))
 

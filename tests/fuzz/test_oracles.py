@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -12,13 +13,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from fuzz import answer_cases, book_cases, config_cases, message_cases, score_cases
+from fuzz import answer_cases, book_cases, checksum_cases, config_cases, message_cases, score_cases
 from fuzz.cases import Case
 from fuzz.fuzzer import fuzz_cases
 from fuzz.oracles import CASES, try_case
 from rollbook.book import book, counted_lines, json_lines
-from rollbook.core import manifest
-from rollbook.errors import UsageError
+from rollbook.core import checksums, manifest
+from rollbook.environments.answers import comparison
+from rollbook.errors import TokenError, UsageError
+from rollbook.models import responses_api
+from rollbook.models.chat_protocol import AnswerUsage
+from rollbook.stats import row_selection
+from rollbook.tokens import sidecar
 
 ENOUGH = 400
 """Cases of each kind within which a wrong reader must be found: `make fuzz` tries more of each in its default time."""
@@ -74,12 +80,47 @@ def negate(value: dict[str, float]) -> dict[str, float]:
     return {name: -number for name, number in value.items()}
 
 
+def accept_negative(read: Read) -> Read:
+    """Return a reader of token fields that takes a negative id for the same one without its sign."""
+
+    def accept(item: dict[str, Any], where: str) -> Any:
+        ids = item["prompt_token_ids"]
+        is_list = isinstance(ids, list) and all(type(each) is int for each in ids)
+        return read({**item, "prompt_token_ids": [*map(abs, ids)]} if is_list else item, where)
+
+    return accept
+
+
+def compare_end(line: bytes) -> bool:
+    """Compare the last two digits of the checksum of a line."""
+    return zlib.crc32(line[: -checksums.CRC_BYTES]) & 255 == int(line[-4:-2], 16)
+
+
+def compare_byte(record: bytes) -> None:
+    """Compare the last two digits of the checksum of a token record."""
+    crc = zlib.crc32(record[17:], zlib.crc32(record[:13]))
+    if crc & 255 != record[13]:
+        raise TokenError("its checksum does not match")
+
+
+def compare_start(data: bytes) -> bool:
+    """Compare the first two digits of the checksum of a file."""
+    body, _, end = data.rpartition(b",")
+    return b'"crc"' not in end or (b"%08x" % zlib.crc32(body))[:2] == end.split(b'"')[-2][:2]
+
+
 BROKEN: list[tuple[str, ModuleType, str, Callable[[Read], Read]]] = [
     ("number", answer_cases, "parse_number", after(abs)),
     ("number", answer_cases, "parse_number", always(Fraction(1))),
     ("number", answer_cases, "canonicalize", after(without_sign)),
     ("no number", answer_cases, "parse_number", always(Fraction(2))),
     ("last number", answer_cases, "find_last_number", before(lambda text: text[: len(text) // 2])),
+    (
+        "number",
+        comparison,
+        "_improper_fraction",
+        lambda read: lambda mixed: f"{int(mixed[1].replace(',', '')) + int(mixed[2])}/{mixed[3]}",
+    ),
     ("answer", answer_cases, "extract_answer", always("42")),
     ("answer", answer_cases, "extract_answer", after(without_sign)),
     ("answer", answer_cases, "extract_answer", after(without_first)),
@@ -115,6 +156,7 @@ BROKEN: list[tuple[str, ModuleType, str, Callable[[Read], Read]]] = [
     ("responses output", message_cases, "read_output", after(without_first_message)),
     ("gym response", message_cases, "read_response", alter(turns=without_first)),
     ("gym response without tokens", message_cases, "read_response", alter(turns=count_more)),
+    ("invalid tokens", responses_api, "read_tokens", accept_negative),
     ("responses request", message_cases, "read_create_params", alter(seed=always(0)(str))),
     ("tools", message_cases, "to_chat_tools", after(without_first)),
     ("chat answer", message_cases, "make_message", alter(reasoning=always(None)(str))),
@@ -124,6 +166,12 @@ BROKEN: list[tuple[str, ModuleType, str, Callable[[Read], Read]]] = [
     ("gym row", message_cases, "read_gym_task", after(lambda task: type(task)("x", messages=task.messages))),
     ("unfinished answer", message_cases, "read_answer", always(None)),
     ("responses instructions", message_cases, "read_create_params", alter(messages=without_first)),
+    (
+        "curate condition",
+        row_selection,
+        "_compare_chain",
+        lambda read: lambda links, values: read(links[:2], values[:3]),
+    ),
     ("curate columns", score_cases, "rename_columns", after(lambda row: dict(list(row.items())[1:]))),
     ("curate buckets", score_cases, "curate", before(lambda lines: lines[:-1])),
     ("files without a checksum", book_cases, "_read_lease", alter(worker=lambda name: name.strip())),
@@ -145,6 +193,14 @@ BROKEN: list[tuple[str, ModuleType, str, Callable[[Read], Read]]] = [
     ("counted lines", counted_lines, "Seals", lambda seals: type("NoSeals", (seals,), {"refresh": lambda self: {}})),
     ("counted lines", book_cases, "rollouts", lambda read: lambda book, tokens: read(book, tokens=False)),
     ("counted lines", counted_lines, "decode_tokens", after(lambda found: (found[0][1:], *found[1:]))),
+    ("changed checksum of a line", json_lines, "is_crc_right", lambda read: compare_end),
+    ("changed checksum of a file", checksums, "is_record_intact", lambda read: compare_start),
+    ("changed checksum of tokens", sidecar, "_check_crc", lambda read: compare_byte),
+    ("changed digest", checksum_cases, "is_tampered", always(False)),
+    ("changed digest", book, "is_manifest_edited", always(False)),
+    ("changed digest", book, "are_tasks_edited", always(False)),
+    ("changed digest", checksum_cases, "make_report", always(None)),
+    ("changed digest", checksum_cases, "SealedExtents", lambda read: lambda run, seals: read(run, {})),
 ]  # fmt: skip
 
 
@@ -200,6 +256,20 @@ def test_a_change_that_only_the_checksum_would_refuse_is_found(
     assert next(fuzz_cases(f"known {name}", Random(7), ENOUGH), None) is not None
 
 
+@pytest.mark.parametrize(
+    "believe",
+    [
+        lambda usage: usage.prompt_tokens_details.cached_tokens,
+        lambda usage: None if (count := usage.prompt_tokens_details.cached_tokens) is None else max(0, int(count)),
+    ],
+)
+def test_an_impossible_number_of_cached_tokens_that_is_believed_is_found(
+    monkeypatch: pytest.MonkeyPatch, believe: Callable[[Any], Any]
+) -> None:
+    monkeypatch.setattr(AnswerUsage, "read_cached", believe)
+    assert next(fuzz_cases("known chat answer", Random(7), ENOUGH), None) is not None
+
+
 def test_an_expression_that_is_evaluated_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = score_cases.Expression.__call__
     monkeypatch.setattr(score_cases.Expression, "__call__", lambda self, row: whole(self, row) or None)
@@ -209,7 +279,7 @@ def test_an_expression_that_is_evaluated_wrongly_is_found(monkeypatch: pytest.Mo
 
 def test_every_kind_of_case_is_proven_to_find_something() -> None:
     proven = {f"known {name}" for name, *_ in BROKEN}
-    others = {"known curate condition", "known curate arithmetic", "known run.json, plan.json, rounds, tasks"}
+    others = {"known curate arithmetic", "known run.json, plan.json, rounds, tasks"}
     changed = {"known changed plan", "known changed round", "known changed run.json"}
     assert proven | others | changed == set(CASES)
 

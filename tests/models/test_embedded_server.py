@@ -126,6 +126,18 @@ def test_the_server_publishes_its_address_and_serves_until_it_is_killed(tmp_path
     assert seen["ui"] is False
 
 
+def test_the_help_says_what_its_numbers_mean(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(embedded_server, "die_with_parent", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["embedded_server", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        embedded_server.main()
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--context CONTEXT tokens for each slot" in printed
+    assert "--threads THREADS 0: the cores that are idle now" in printed
+
+
 def test_the_server_is_told_its_weights_slots_and_context(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[argparse.Namespace] = []
     monkeypatch.setattr(embedded_server, "die_with_parent", lambda: served.clear())

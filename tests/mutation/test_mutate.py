@@ -11,13 +11,29 @@ import pytest
 from mutation import mutate
 
 MODULE = '''
-def grow(sizes: list[int], limit: int = 3) -> list[int]:
+def grow(sizes: list[int], limit: int = 3, share: float = 0.5, *, name: str = "") -> list[int]:
     """Return sizes below a limit."""
-    if not sizes and limit > 0:
-        print("empty")
+    shown: "str" = cast("str", name)
+    """What is shown."""
+    if not sizes and 0 < limit < 9 < share:
+        print("empty", shown)
+    try:
+        sizes.remove(0)
+    except ValueError:
+        limit = 0
+    except Exception:
+        pass
     return [size + 1 for size in sizes if size < limit]
 '''
-CHANGES = {"comparison", "operator", "drop not", "constant", "negate condition", "return None", "drop call"}
+CHANGES = {
+    "comparison", "comparison 2", "comparison 3", "operator", "drop not", "constant", "text", "negate condition",
+    "return None", "drop call", "catch Exception", "drop handling",
+}  # fmt: skip
+CHANGED = [
+    "limit: int=4", "share: float=1.5", "name: str='changed'", "print('', shown)", "0 <= limit < 9 < share",
+    "0 < limit <= 9 < share", "0 < limit < 9 <= share", "except Exception:\n        limit = 0",
+    "except ValueError:\n        pass", "limit = 1", "sizes or 0 < limit", "return None",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -35,10 +51,26 @@ def test_each_change_is_one_change_of_a_body_and_leaves_a_program(module: Path) 
         before, after = mutate.mutate(place)
         ast.parse(after)
         assert before != after
-        assert "limit: int=3" in after  # signatures stay
+        for fixed in (
+            "limit: int=",
+            '"""Return sizes below a limit."""',
+            "shown: 'str' = cast('str', name)",
+            "What is shown",
+        ):
+            assert fixed in after
         assert len(mutate.describe(place, before, after).splitlines()) <= 7
         seen.add(after)
     assert len(seen) == len(places)
+    for changed in CHANGED:
+        assert sum(changed in after for after in seen) == 1, changed
+
+
+def test_a_default_is_run_with_the_body_and_a_handler_where_something_was_raised(module: Path) -> None:
+    places = {place.change: place for place in mutate.list_places(module)}
+    default = next(place for place in mutate.list_places(module) if "limit: int=4" in mutate.mutate(place)[1])
+    assert mutate.find_lines(default) == range(2, 15)
+    assert mutate.find_lines(places["drop handling"]) == range(10, 12)
+    assert mutate.find_lines(places["comparison 3"]) == range(6, 7)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +128,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_only_a_change_that_no_test_of_its_line_notices_survives(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert mutate.main() == 0
+    assert mutate.main() == 1
     printed = capsys.readouterr().out
     assert "tests/book without a change: 3 passed" in printed
     assert [line for line in printed.splitlines() if "SURVIVED" in line]
@@ -104,6 +136,15 @@ def test_only_a_change_that_no_test_of_its_line_notices_survives(
         assert survivor in printed
     assert "3 killed, 2 survived" in printed
     assert (package / "src/rollbook/book/sizes.py").read_text() == PACKAGE["src/rollbook/book/sizes.py"]
+
+
+@pytest.mark.parametrize(("at_least", "status"), [([], 1), (["--at-least", "0.61"], 1), (["--at-least", "0.6"], 0)])
+def test_too_many_survivors_are_an_error(
+    package: Path, monkeypatch: pytest.MonkeyPatch, at_least: list[str], status: int
+) -> None:
+    monkeypatch.setattr(mutate, "try_all", lambda sample, within_s: len(sample) * 3 // 5)
+    monkeypatch.setattr("sys.argv", ["mutate", "--packages", "book", "--mutants", "99", *at_least])
+    assert mutate.main() == status
 
 
 def test_the_tests_of_a_line_are_those_that_run_it(package: Path) -> None:

@@ -293,6 +293,19 @@ def test_the_place_is_found_in_either_version(tmp_path: Path) -> None:
     assert list_mount_points(tmp_path) == [Path("/sys/fs/cgroup/memory"), two]
 
 
+def test_a_group_with_colons_in_its_name_is_found(tmp_path: Path) -> None:
+    """As containerd names them."""
+    (tmp_path / "cgroup").write_text("4:memory:/a/cri:containerd:1\n0::/cri:containerd:1\n")
+    group = tmp_path / "two" / "cri:containerd:1"
+    group.mkdir(parents=True)
+    (group / "cgroup.subtree_control").write_text("memory\n")
+    (tmp_path / "mountinfo").write_text(
+        "31 20 0:26 /a /sys/fs/cgroup/memory rw - cgroup memory rw,memory\n"
+        f"32 20 0:27 / {tmp_path / 'two'} rw - cgroup2 none rw\n"
+    )
+    assert list_memory_folders(tmp_path) == [(Path("/sys/fs/cgroup/memory/cri:containerd:1"), 1), (group, 2)]
+
+
 def test_a_delegated_group_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(CGROUP_ENV, str(tmp_path))
     assert list_memory_folders() == [(tmp_path, 1)]

@@ -255,17 +255,26 @@ def test_folders_of_the_dead_that_cannot_be_removed_are_left(tmp_path: Path, mon
     assert len(os.listdir(tmp_path)) == 2
 
 
-def test_a_group_of_a_guest_that_cannot_be_limited_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (OSError("read only"), SandboxError, "the memory of a guest cannot be limited: read only"),
+        (KeyError("a bug"), KeyError, "^'a bug'$"),
+    ],
+)
+def test_a_group_of_a_guest_that_cannot_be_limited_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception], message: str
+) -> None:
     groups = Groups(tmp_path)
     memory = ZygoteMemory(groups, 7)
     removed: list[ControlGroup] = []
 
     def refuse(*_: object) -> None:
-        raise OSError("read only")
+        raise error
 
     monkeypatch.setattr(Files, "set_limit", refuse)
     monkeypatch.setattr(Files, "remove", lambda group: removed.append(group))
-    with pytest.raises(SandboxError, match="the memory of a guest cannot be limited: read only"):
+    with pytest.raises(raised, match=message):
         memory.open_account("session", Limits())
     assert removed == [groups.made[1][0]]
 

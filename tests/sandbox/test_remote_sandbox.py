@@ -13,6 +13,7 @@ from rollbook.sandbox import Limits, Sandbox
 from rollbook.sandbox.backends import remote
 from rollbook.sandbox.backends.remote import CONNECT_S, QUEUE_S, RemoteSandbox
 from rollbook.sandbox.grading import Grader
+from rollbook.sandbox.isolation import FULL_LAYERS
 
 HEALTH = {"isolation": ["pid"], "packages": ["numpy"]}
 RESULT = {"status": "ok", "isolation": ["pid"]}
@@ -75,6 +76,17 @@ def test_a_package_that_the_server_does_not_have_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         RemoteSandbox("http://host:81/token", ["scipy", "numpy", "pandas"])
     assert str(caught.value) == ("the sandbox at host:81 has no package pandas: serve it with --package pandas")
+
+
+def test_a_server_with_less_isolation_than_is_required_is_refused() -> None:
+    with pytest.raises(SandboxError, match=r'^require="full": this machine has no .*, no landlock$'):
+        Sandbox(LIMITS, provider="http://host:81/token", require="full").__enter__()
+
+
+def test_a_server_with_full_isolation_is_accepted() -> None:
+    Connection.answers[:] = [(200, HEALTH | {"isolation": [*sorted(FULL_LAYERS), "landlock-4"]})]
+    with Sandbox(LIMITS, provider="http://host:81/token", require="full") as box:
+        assert set(box.isolation) > FULL_LAYERS
 
 
 def test_runs_and_sessions_are_requests_with_their_limits_and_deadlines() -> None:

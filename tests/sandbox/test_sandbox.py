@@ -18,7 +18,7 @@ import pytest
 
 from rollbook.errors import UsageError
 from rollbook.processes import find_members
-from rollbook.sandbox import Grader, Limits, Result, Sandbox, SandboxError
+from rollbook.sandbox import Grader, Limits, ProgramError, Result, Sandbox, SandboxError, guest
 from rollbook.sandbox.launcher import GuestLauncher
 from rollbook.sandbox.supervision import read_cpu_s
 from support.alive import alive, eventually, open_fds
@@ -50,6 +50,30 @@ def test_output_value_and_error_come_back(box: Sandbox) -> None:
     assert (broken.status, broken.error.type, broken.error.message) == ("error", "ValueError", "no")
     assert "line 2, in f" in broken.error.traceback
     assert box.run_sync("1 +").error.type == "SyntaxError"  # type: ignore[union-attr]
+
+
+def test_code_that_reports_twice_is_killed_and_told_why(box: Sandbox) -> None:
+    result = box.run_sync(
+        "import json, os, struct, time\n"
+        "body = json.dumps({'value': 'forged'}).encode()\n"
+        "for _ in range(2):\n    os.write(3, struct.pack('<I', len(body)) + body)\n"
+        "time.sleep(20)"
+    )
+    message = "the code wrote on the sandbox's channel: a second report"
+    assert (result.status, result.value, result.error) == ("killed", None, ProgramError("Killed", message))
+
+
+def test_a_bug_of_ours_in_reading_a_report_is_no_result_of_the_code(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(frame: bytes) -> None:
+        raise KeyError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(guest, "decode_guest_report", fail)
+        with pytest.raises(KeyError, match="a bug"):
+            box.run_sync("1")
+    assert box.run_sync("6 * 7").value == "42"
 
 
 def test_stdin_and_files_are_given(box: Sandbox) -> None:

@@ -127,3 +127,14 @@ def test_rewards_that_are_graded_in_one_run_alone_are_compared_by_their_best_too
     for a, b in ((graded, binary), (binary, graded), (graded, graded)):
         assert "best@2" in compare_columns(a, b, ["x", "y"]).metrics
     assert "best@2" not in compare_columns(binary, binary, ["x", "y"]).metrics
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_votes_are_compared_only_where_both_runs_have_answers(order):
+    voting = make_run([[1, 0], [1, 1]])
+    silent = PairedRun(make_columns([0, 0, 1, 1], [1.0, 0.0, 1.0, 1.0]), np.arange(2))
+    a, b = ((voting, silent)[at] for at in order)
+    found = compare_columns(a, b, ["x", "y"]).metrics
+    assert "pass@2" in found
+    assert "maj@2" not in found
+    assert "maj@2" in compare_columns(voting, voting, ["x", "y"]).metrics

@@ -256,3 +256,18 @@ def test_the_last_number_keeps_its_sign_unless_it_is_subtracted():
 def test_a_negative_fraction_in_a_sentence_keeps_its_sign(text: str, answer: str) -> None:
     """Found by `make fuzz`: the sign before the fraction was lost."""
     assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"The answer is 2\frac{1}{2}.", "2.5"),
+        (r"The answer is $-3 \dfrac{1}{4}$.", "-3.25"),
+        (r"The answer is 1,234\frac{1}{3}.", "3703/3"),
+        (r"#### 1,234\tfrac{1}{2}", "1234.5"),
+        (r"\boxed{12,345,678\frac{1}{2}}", "12345678.5"),
+    ],
+)
+def test_a_mixed_number_keeps_its_whole_part(text: str, answer: str) -> None:
+    """Found by `make fuzz`: in a sentence only the fraction was read, after a comma the whole was not."""
+    assert extract_answer(text) == answer

@@ -25,7 +25,9 @@ def compile_text_commands(*more: str) -> re.Pattern[str]:
 _SIMPLE = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?")
 _PLAIN = re.compile(rf"([-+]?)\s*({NUMBER})(?:[eE]([-+]?\d{{1,3}}))?(?:\s*/\s*({NUMBER}))?")
 FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*(-?[\d.,]+)\s*\}\s*\{\s*(-?[\d.,]+)\s*\}")
-_MIXED = re.compile(r"(?<![\d.,}])(\d{1,15})\s*\\[dt]?frac\s*\{\s*(\d{1,15})\s*\}\s*\{\s*(\d{1,15})\s*\}")
+MIXED = re.compile(
+    r"(?<![\d.,}])(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})\s*\\[dt]?frac\s*\{\s*(\d{1,15})\s*\}\s*\{\s*(\d{1,15})\s*\}"
+)
 
 _TEXT_COMMAND = compile_text_commands()
 _WORDS_IN_TEX = compile_text_commands("mathbf", "operatorname")
@@ -105,7 +107,7 @@ def _read_multiplier(after: str) -> int | None:
 def _strip_number(text: str) -> str:
     """Remove what people write around a number."""
     text = normalize_tex(text).replace("{,}", ",").replace("\\%", "%")
-    text = _MIXED.sub(_improper_fraction, _TEX_SPACE.sub(" ", text))
+    text = MIXED.sub(_improper_fraction, _TEX_SPACE.sub(" ", text))
     text = FRACTION.sub(r"\1/\2", text)
     text = _WORDS_IN_TEX.sub(lambda m: f" {m[1]} ", text)
     text = _MONEY.sub("", re.sub(r"\\[()\[\]]|\*\*|`", "", _DEGREES.sub(" degrees ", text)))
@@ -113,7 +115,7 @@ def _strip_number(text: str) -> str:
 
 
 def _improper_fraction(mixed: re.Match[str]) -> str:
-    whole, above, below = map(int, mixed.groups())
+    whole, above, below = (int(part.replace(",", "")) for part in mixed.groups())
     return f"{whole * below + above}/{below}"
 
 

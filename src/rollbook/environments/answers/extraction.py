@@ -7,6 +7,7 @@ import re
 from rollbook.environments.answers.comparison import (
     FRACTION,
     MATH_LIMIT,
+    MIXED,
     NUMBER,
     canonicalize,
     continues_number,
@@ -107,7 +108,7 @@ def find_last_number(text: str) -> str | None:
 def _read_stated_number(text: str) -> str | None:
     """Return the number that a sentence gives as the answer; the sentence itself if it also retracts it."""
     text = _NEGATIVE.sub("-", _SUM_BEFORE.sub("", text))
-    number = FRACTION.search(text) or _NUMBER.search(text)
+    number = MIXED.search(text) or FRACTION.search(text) or _NUMBER.search(text)
     if not number:
         return None
     if is_doubted(text[: number.start()], text[number.end() :]):
