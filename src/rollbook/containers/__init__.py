@@ -9,6 +9,7 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rollbook.containers.archives import MAX_LEVELS, is_too_deep
     from rollbook.containers.container import (
         IMAGE_NAME,
         LEAST_CPUS,
@@ -37,6 +38,7 @@ __all__ = [
     "IMAGE_NAME",
     "LEAST_CPUS",
     "LEAST_MEMORY_MB",
+    "MAX_LEVELS",
     "MOST_CPUS",
     "MOST_MB",
     "USER_NAME",
@@ -57,6 +59,7 @@ __all__ = [
     "hash_folder",
     "is_path_inside",
     "is_text",
+    "is_too_deep",
     "list_absolute",
     "list_own_objects",
     "reap_leftovers",

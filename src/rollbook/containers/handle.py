@@ -421,8 +421,8 @@ class ContainerHandle:
     async def download(self, source: str, target: Path, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> list[str]:
         """Copy a file or folder from inside into a folder of this machine; return the names that are left out.
 
-        A link to a regular file of the same folder becomes a copy; other links, devices and pipes are left out.
-        FileNotFoundError if there is none; ValueError if it is larger than `max_bytes`.
+        A link to a regular file of the same folder becomes a copy; other links, devices, pipes and what is deeper than
+        200 levels are left out. FileNotFoundError if there is none; ValueError if it is larger than `max_bytes`.
         """
         with tempfile.TemporaryFile() as file:
             await self._pull_archive(source, file, max_bytes)

@@ -304,6 +304,7 @@ DESTRUCTIONS = {
     "working-folder-as-file": "cd /; rm -rf /app; touch /app",
     "working-folder-as-loop": "cd /; rm -rf /app; ln -s /app /app",
     "deep-artifacts": "cd /logs/artifacts; for i in $(seq 400); do mkdir aaaaaaaaaaaaaaaaaaaa; cd aaaaaaaaaaaaaaaaaaaa; done; echo x > f",
+    "very-deep-artifacts": "cd /logs/artifacts; for i in $(seq 1200); do mkdir a; cd a; done; echo x > f",
     "broken-loader": f"mkdir -p /evil/x86-64-v2; : > /evil/x86-64-v2/libtinfo.so.6; ln -s /evil {LIBRARIES}/glibc-hwcaps\n{write_bytes('/tmp/cache', make_cache({}))}cp /tmp/cache /etc/ld.so.cache",
     "hanging-collect": "printf '#!/bin/bash\\nsleep 1000\\n' > /tmp/cp; chmod 755 /tmp/cp; mv /tmp/cp /usr/bin/cp; rm -f /bin/sh /usr/bin/dash",
     "thousands-of-settings": "mkdir -p /etc/profile.d; cd /etc/profile.d; for i in $(seq 6000); do : > $i; done",
