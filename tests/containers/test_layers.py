@@ -128,6 +128,20 @@ def test_folders_too_deep_to_be_read_are_moved_as_a_whole(container: tuple[Layer
     assert os.listdir(upper) == []
 
 
+def test_what_is_in_a_folder_besides_the_image_is_moved_aside(container: tuple[Layers, Path, Path]) -> None:
+    layers, upper, lower = container
+    write(lower, "tests/data")
+    write(upper, "tests/data", "tests/new/deep", "logs/verifier/reward.txt", "logs/kept", "evil/verifier")
+    (upper / "linked").symlink_to("/evil")
+    for path in ("/tests", "/logs/verifier", "/linked/verifier", "/none", "/none/at/all"):
+        layers.move_aside(path)
+    assert sorted(os.listdir(upper)) == ["evil", "linked", "logs"]
+    assert os.listdir(upper / "logs") == ["kept"]
+    assert os.listdir(upper / "evil") == ["verifier"]
+    assert [layers.is_folder(path) for path in ("/logs", "/tests", "/linked", "/none")] == [True, True, False, False]
+    assert layers.undone == []
+
+
 def test_what_took_the_place_of_a_folder(tmp_path: Path) -> None:
     write(tmp_path, "file")
     (tmp_path / "link").symlink_to("link")

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     from rollbook.containers.host import ContainerHost
     from rollbook.containers.images import ImageBuild, hash_folder
     from rollbook.containers.owners import Owner, list_own_objects, reap_leftovers
-    from rollbook.containers.pristine import list_absolute, repair_user_files, restore_pristine_files
+    from rollbook.containers.pristine import (
+        clear_test_folders,
+        list_absolute,
+        repair_user_files,
+        restore_pristine_files,
+    )
     from rollbook.containers.runtime import Runtime, client_variables, find_runtime
     from rollbook.containers.shell import CommandResult, KeptShell
 else:
@@ -52,6 +57,7 @@ __all__ = [
     "Mount",
     "Owner",
     "Runtime",
+    "clear_test_folders",
     "client_variables",
     "find_runtime",
     "forward_into",

@@ -46,6 +46,7 @@ class Layers:
         self.undone: list[str] = []
         """The paths that were made those of the image again."""
         self._aside = tempfile.mkdtemp(prefix="rollbook-undone-", dir=posixpath.dirname(self.upper))
+        self._moved = 0
 
     def walk_changes(self, is_undone: Callable[[str, os.stat_result], bool]) -> None:
         """Undo every change of the upper layer that is chosen; nothing inside a folder that was undone as a whole."""
@@ -109,9 +110,23 @@ class Layers:
                 changed = self._show_image(path, before.status)
             else:
                 changed = True
-                # Beside the layer, from where the runtime removes it with the container: that is one step for a folder.
-                os.rename(name, f"{self._aside}/{len(self.undone)}", src_dir_fd=descriptor)
+                self._move_aside(name, descriptor)
             self.undone += [path] if changed else []
+
+    def move_aside(self, path: str) -> None:
+        """Remove everything that the container has at a path besides the image, however large or deep it is."""
+        folder, name = posixpath.split(path)
+        with suppress(FileNotFoundError, NotADirectoryError), _open_folder(self.upper, folder) as descriptor:
+            self._move_aside(name, descriptor)
+
+    def is_folder(self, path: str) -> bool:
+        """Return whether a path without links is a folder in the container."""
+        return _is_folder(_find(path, [self.upper, *self.lowers]))
+
+    def _move_aside(self, name: str, folder: int) -> None:
+        # Beside the layer, from where the runtime removes it with the container: that is one step for a folder.
+        os.rename(name, f"{self._aside}/{self._moved}", src_dir_fd=folder)
+        self._moved += 1
 
     def _show_image(self, path: str, before: os.stat_result) -> bool:
         """Let a folder show what the image has in it, with the image's permissions; return whether it hid that."""

@@ -19,7 +19,14 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.containers import Container, ContainerHandle, ContainerHost, list_absolute, restore_pristine_files
+from rollbook.containers import (
+    Container,
+    ContainerHandle,
+    ContainerHost,
+    clear_test_folders,
+    list_absolute,
+    restore_pristine_files,
+)
 from rollbook.environments.harbor.healthchecks import wait_for_services, wait_until_healthy
 from rollbook.environments.harbor.rewards import read_rewards
 from rollbook.environments.harbor.task_files import Healthcheck, TaskStep, VerifierTable, resolve_variables, user_name
@@ -65,6 +72,7 @@ async def run_shared_tests(
     env = resolve_variables(step.verifier.env)
     commands = [*entrypoint, *(check.command for check in checks if check), _read_interpreter(step.tests)]
     restored = await restore_pristine_files(handle, env.items(), commands)
+    await clear_test_folders(handle)
     staged = f"/.rollbook-tests-{secrets.token_hex(8)}"
     await handle.put_archive("/", await asyncio.to_thread(pack_tests, step.tests, staged))
     notes = await _restart_for_tests(handle)
@@ -173,7 +181,7 @@ def _prepare_entry(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 async def _place_tests(handle: ContainerHandle, staged: str) -> None:
-    """Replace whatever the agent put at /tests and /logs/verifier."""
+    """Replace whatever is at /tests and /logs/verifier: here only the image's or a volume's, that of agents is gone."""
     moves = [f"rm -rf {TESTS}", f"mv {staged} {TESTS}"] if staged else [f"chmod +x {TESTS}/test.sh"]
     moves += [f"if [ -h {LOGS} ] || [ ! -d {LOGS} ]; then rm -rf {LOGS}; fi", f"rm -rf {VERIFIER_LOGS}"]
     moves += [f"mkdir -p {VERIFIER_LOGS}", f"chmod 777 {VERIFIER_LOGS}", f"chmod a+rx / {LOGS} {TESTS}"]
