@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from base_image import RUNTIME, list_left, podman_only
+from base_image import CRASH_FIRST_PROCESS, RUNTIME, list_left, podman_only
 
 import rollbook
 from rollbook.containers import ImageBuild
@@ -211,6 +211,16 @@ def test_an_agent_cannot_avoid_its_score_by_the_end_of_its_container_for_memory(
     assert rollout.ended == "memory_limit"
     assert rollout.score
     assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+
+
+def test_an_agent_cannot_avoid_its_score_by_a_crash_of_the_first_process(tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    subprocess.run(["cp", "-r", TASKS / "write-word", task], check=True)
+    (task / "solution" / "solve.sh").write_text(f"#!/bin/bash\necho hello > /app/word.txt\n{CRASH_FIRST_PROCESS}\n")
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    assert (rollout.ended, rollout.attempt) == ("container_crash", 1)
+    assert rollout.score
+    assert rollout.score.reward == 1.0
 
 
 FILL_PROCESSES = """(for i in $(seq 1500); do sleep 100 & done) 2>/dev/null &

@@ -193,7 +193,12 @@ async def _place_tests(handle: ContainerHandle, staged: str) -> None:
 async def _execute(handle: ContainerHandle, verifier: VerifierTable, env: Mapping[str, str]) -> TestsResult:
     began = time.monotonic()
     user = user_name(verifier.user)
-    ran = await handle.run(f"{TESTS}/test.sh", timeout_s=verifier.timeout_sec, user=user, env=env)
+    try:
+        ran = await handle.run(f"{TESTS}/test.sh", timeout_s=verifier.timeout_sec, user=user, env=env)
+    except ContainerError as error:
+        if await handle.find_limit() != "container_crash":
+            raise
+        return TestsResult(failure="verifier_error", message=f"the tests crashed their container: {error}")
     result = TestsResult(exit_code=ran.exit_code, output=ran.text[-OUTPUT_CHARS:], seconds=time.monotonic() - began)
     if ran.timed_out:
         result.failure = "verifier_timeout"
