@@ -63,6 +63,9 @@ CRASH_CODES = frozenset(128 + signal.Signals[name] for name in CRASH_SIGNALS)
 write over the memory of that process."""
 
 
+_RUNTIME_FILES = "{{.HostsPath}}\n{{.HostnamePath}}\n{{.ResolvConfPath}}"
+
+
 class EndState(
     msgspec.Struct,
     rename={"finished_at": "FinishedAt", "killed_by_memory": "OOMKilled", "exit_code": "ExitCode"},
@@ -161,12 +164,21 @@ class ContainerHandle:
         return 0
 
     async def _find_written_folders(self) -> list[str]:
-        """Return the folders of this machine with what the container writes: its layer, and volumes of its image."""
+        """Return where this machine has what the container writes: its layer, volumes of its image, and single files.
+
+        Those are made by the runtime in a folder of its own, and mounted so that code inside can write to them.
+        """
         if not (upper := (await self.find_layers()).get("UpperDir")):
             return []
         shown = await self._runtime.require("container", "inspect", "--format", "{{json .Mounts}}", self.name)
         mounts = msgspec.json.decode(shown, type=list[dict[str, object]] | None) or []
-        return [upper, *(str(each["Source"]) for each in mounts if each.get("Type") == "volume")]
+        volumes = [str(each["Source"]) for each in mounts if each.get("Type") == "volume"]
+        named = await self._runtime.require("container", "inspect", "--format", _RUNTIME_FILES, self.name)
+        files = [path for path in named.decode().splitlines() if path]
+        files += (
+            [os.path.join(os.path.dirname(files[0]), ".containerenv")] if files else []
+        )  # podman names no path of it
+        return [upper, *volumes, *(path for path in files if os.path.isfile(path))]
 
     async def allow_storage_again(self) -> None:
         """Let the container write as much again as it may: for tests, whatever the agent left."""

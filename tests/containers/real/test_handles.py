@@ -200,6 +200,22 @@ def test_only_a_crash_of_the_first_process_is_what_the_code_inside_did(with_host
     with_host(work)
 
 
+@pytest.mark.parametrize("name", ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/run/.containerenv"])
+def test_files_that_the_runtime_mounts_count_as_storage(
+    with_host: WithHost, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("rollbook.containers.handle.STORAGE_CHECK_S", 0.5)
+
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(msgspec.structs.replace(OWN, storage_mb=10))
+        await handle.run("head -c 6000000 /dev/zero > /root/x")
+        with pytest.raises(ContainerError, match="wrote more than storage_mb=10"):
+            await handle.run(f"head -c 6000000 /dev/zero > {name}; ls -l {name}; sleep 20", timeout_s=30)
+        assert await handle.find_limit() == "storage_limit"
+
+    with_host(work)
+
+
 DELETE_AND_WRITE = """python3 -c '
 import os, time
 files = []
