@@ -56,7 +56,7 @@ class Layers:
             for name, status in _list_folder(self.upper + folder):
                 path = f"{folder}/{name}"
                 if is_undone(path, status):
-                    self.put_back(path)
+                    self.put_back(path, permissions=False)
                 if stat.S_ISDIR(status.st_mode):
                     folders.append(path)  # one that was moved away is empty now
 
@@ -90,13 +90,21 @@ class Layers:
         visible = [(layer, place) for place in places for layer in _find_visible(place, self.lowers)]
         return {name for layer, place in visible for name, _ in _list_folder(layer + place)}
 
-    def put_back(self, path: str) -> None:
-        """Make a path that of the image, with the folders and links on the way to what the image has there."""
+    def put_back(self, path: str, *, permissions: bool = True) -> None:
+        """Make a path that of the image, with the folders and links on the way to what the image has there.
+
+        `permissions`: folders on the way to something that the image has get the image's permissions back.
+        """
         for step in _trace(path, self.lowers):
+            resets = permissions and self.find_in_image(step) is not None
             for each in (*_list_parents(step), step):
                 before = self.find_in_image(each)
-                if before and not (_is_folder(before) and _is_folder(_find(each, [self.upper]))):
+                if not before:
+                    continue
+                if not (_is_folder(before) and _is_folder(_find(each, [self.upper]))):
                     self.undo(each)
+                elif resets and each != step:
+                    self._reset_permissions(each, before.status)
         folder, name = posixpath.split(path)
         self.undo(posixpath.join(self.resolve(folder), name))
 
@@ -130,12 +138,15 @@ class Layers:
 
     def _show_image(self, path: str, before: os.stat_result) -> bool:
         """Let a folder show what the image has in it, with the image's permissions; return whether it hid that."""
-        self.remove_access_lists(path)
-        os.chmod(self.upper + path, stat.S_IMODE(before.st_mode))
+        self._reset_permissions(path, before)
         marks = [mark for mark in MARKS if mark in os.listxattr(self.upper + path, follow_symlinks=False)]
         for mark in marks:
             os.removexattr(self.upper + path, mark, follow_symlinks=False)
         return bool(marks)
+
+    def _reset_permissions(self, path: str, before: os.stat_result) -> None:
+        self.remove_access_lists(path)
+        os.chmod(self.upper + path, stat.S_IMODE(before.st_mode))
 
     def remove_access_lists(self, path: str) -> None:
         """Leave a folder of the container with the permissions of its mode alone."""
