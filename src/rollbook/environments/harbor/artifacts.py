@@ -71,8 +71,11 @@ async def keep_artifacts(
     handle: ContainerHandle, artifacts: list[str | Artifact], kept: Path | None
 ) -> AsyncIterator[CollectedArtifacts]:
     """Copy artifacts to `kept`, or to a folder that lasts as long as the context without a run directory."""
+    if kept:
+        yield await _copy(handle, artifacts, kept / KEPT_FOLDER)
+        return
     with tempfile.TemporaryDirectory(prefix="rollbook-artifacts-") as temporary:
-        yield await _copy(handle, artifacts, (kept or Path(temporary)) / KEPT_FOLDER)
+        yield await _copy(handle, artifacts, Path(temporary) / KEPT_FOLDER)
 
 
 async def _copy(handle: ContainerHandle, artifacts: list[str | Artifact], folder: Path) -> CollectedArtifacts:
