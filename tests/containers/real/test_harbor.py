@@ -19,6 +19,7 @@ from base_image import CRASH_FIRST_PROCESS, RUNTIME, list_left, podman_only
 
 import rollbook
 from rollbook.containers import ImageBuild
+from rollbook.core import choose_hint
 
 TASKS = Path(__file__).parents[1] / "tasks"
 BROKEN = Path(__file__).parents[1] / "broken_tasks"
@@ -79,6 +80,9 @@ def test_a_failure_is_never_a_score(tmp_path: Path, task: str, kind: str, attemp
     (failure,) = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
     assert failure.kind == kind
     assert re.search(says, failure.message), failure.message
+    if kind in ("verifier_error", "invalid_reward"):  # reverify could not run these tests again
+        assert failure.message.endswith("fix them, then start a new run")
+        assert choose_hint(kind, failure.message) == ""
     lines = [json.loads(line) for path in tmp_path.glob("run/journals/*.jsonl") for line in path.open()]
     assert len([line for line in lines if line.get("failure")]) == attempts
     assert not [line for line in lines if line.get("reward") is not None]

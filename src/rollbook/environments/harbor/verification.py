@@ -27,15 +27,23 @@ from rollbook.containers import (
     list_absolute,
     restore_pristine_files,
 )
+from rollbook.core import FAILURE_KINDS, START_ANEW
 from rollbook.environments.harbor.healthchecks import wait_for_services, wait_until_healthy
 from rollbook.environments.harbor.rewards import read_rewards
-from rollbook.environments.harbor.task_files import Healthcheck, TaskStep, VerifierTable, resolve_variables, user_name
+from rollbook.environments.harbor.task_files import (
+    Healthcheck,
+    TaskStep,
+    VerifierTable,
+    find_script,
+    read_first_line,
+    resolve_variables,
+    user_name,
+)
 from rollbook.errors import ContainerError, RolloutFailed
 
 TESTS, LOGS, VERIFIER_LOGS = "/tests", "/logs", "/logs/verifier"
 SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")
 MAX_LOG_BYTES = 32 << 20
-MAX_FIRST_LINE_BYTES = 4096
 OUTPUT_CHARS = 4000
 SETUP_S = 120.0
 ENTRYPOINT_STARTS = 2
@@ -81,14 +89,15 @@ async def run_shared_tests(
     await _place_tests(handle, staged)
     result = await _run_script(handle, step.verifier, {**await _list_clean_searches(handle), **env}, kept)
     result.restored, result.notes = restored, notes
+    if result.failure and FAILURE_KINDS[result.failure].attempts == 1:
+        result.message += f"; tests that share the agent's container cannot run again: fix them, then {START_ANEW}"
     return result
 
 
 def _read_interpreter(folders: Sequence[Path]) -> str:
     """Return the command that runs test.sh by its first line; of several folders the last one with it counts."""
-    script = next(path for folder in reversed(folders) if (path := folder / "test.sh").is_file())
-    with script.open("rb") as file:
-        first = file.readline(MAX_FIRST_LINE_BYTES).decode(errors="replace")
+    script = find_script(folders)
+    first = read_first_line(script).decode(errors="replace") if script else ""
     return first[2:] if first.startswith("#!") else ""
 
 
