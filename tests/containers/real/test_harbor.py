@@ -227,6 +227,28 @@ def test_an_agent_cannot_avoid_its_score_by_a_crash_of_the_first_process(tmp_pat
     assert rollout.score.reward == 1.0
 
 
+def test_a_crash_of_the_first_process_while_the_tests_run_is_a_failure_of_the_tests(tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    subprocess.run(["cp", "-r", TASKS / "write-word", task], check=True)
+    with (task / "environment" / "Dockerfile").open("a") as file:
+        file.write('\nENTRYPOINT ["/bin/bash", "-c", "python3 -c pass; exec \\"$@\\"", "bash"]\n')
+    # A module that the interpreter loads is work of the agent: the entrypoint runs it next to the tests.
+    wait = "while not os.path.exists('/begun'):\n        time.sleep(0.05)\n    os.rename('/begun', '/ended')"
+    crash = f"{wait}\n    os.system(open('/crash').read())\n    os._exit(0)"
+    code = f"import os, time\nif not os.path.exists('/ended') and os.fork() == 0:\n    os.setsid()\n    {crash}\n"
+    module = "$(python3 -c 'import os; print(os.path.dirname(os.__file__))')/sitecustomize.py"
+    files = {"/crash": CRASH_FIRST_PROCESS, module: code}
+    script = "".join(f"rm -f {path}; cat > {path} <<'END'\n{text}\nEND\n" for path, text in files.items())
+    (task / "solution" / "solve.sh").write_text(f"#!/bin/bash\n{script}")
+    (task / "tests" / "test.sh").write_text("#!/bin/bash\ntouch /begun\nsleep 30\necho 1 > /logs/verifier/reward.txt\n")
+    play(tmp_path / "run", task, "oracle")
+    ((_, _, failure),) = rollbook.load(tmp_path / "run").failures()
+    assert failure.kind == "verifier_error"
+    assert "the tests crashed their container" in failure.message
+    lines = [json.loads(line) for path in tmp_path.glob("run/journals/*.jsonl") for line in path.open()]
+    assert len([line for line in lines if line.get("failure")]) == 1
+
+
 FILL_PROCESSES = """(for i in $(seq 1500); do sleep 100 & done) 2>/dev/null &
 until set -- /proc/[0-9]*; [ $# -ge 1020 ]; do :; done
 kill -9 $PPID $$"""
