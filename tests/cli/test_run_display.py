@@ -27,6 +27,9 @@ def test_what_a_remote_server_did_not_verify_is_played_again(monkeypatch):
     spec.spec = "mine.py:Mine"
     (way,) = suggest_commands("a", short(verifier_error=1))
     assert way == "after fixing the verifier: rollbook reverify a --env mine.py:Mine --only failed"
+    spec.spec = "harbor:task"
+    _, other = suggest_commands("a", short(verifier_error=1))
+    assert other == "tests that share the agent's container cannot run again: after fixing them, start a new run"
 
 
 def test_a_later_round_counts_what_is_left_and_shows_no_mean_of_itself_alone(rollbook, tmp_path):

@@ -52,6 +52,26 @@ def test_folders_on_the_way_are_put_back_but_not_what_the_agent_made_in_them(
     assert sorted(os.listdir(upper / "usr")) == ["other"]
 
 
+def test_folders_on_the_way_get_their_permissions_back_but_keep_what_the_agent_made(
+    container: tuple[Layers, Path, Path],
+) -> None:
+    layers, upper, lower = container
+    write(lower, "opt/venv/bin/python", "opt/venv/other/x", "evil/x")
+    write(upper, "opt/venv/bin/new", "opt/venv/other/x", "evil/x")
+    for folder in ("opt", "opt/venv", "opt/venv/other"):
+        (upper / folder).chmod(0o700)
+    (upper / "evil").chmod(0o700)
+    layers.put_back("/evil/not-of-the-image")
+    layers.walk_changes(lambda path, _: path == "/opt/venv/other/x")
+    layers.put_back("/opt/venv/bin/python")
+    modes = {
+        path: stat.S_IMODE((upper / path).stat().st_mode) for path in ("opt", "opt/venv", "opt/venv/other", "evil")
+    }
+    image = stat.S_IMODE((lower / "opt").stat().st_mode)
+    assert modes == {"opt": image, "opt/venv": image, "opt/venv/other": 0o700, "evil": 0o700}
+    assert os.listdir(upper / "opt/venv/bin") == ["new"]
+
+
 def test_links_of_the_image_are_followed(container: tuple[Layers, Path, Path]) -> None:
     layers, upper, lower = container
     write(lower, "usr/bin/mawk", "etc/alternatives/x")
@@ -126,6 +146,20 @@ def test_folders_too_deep_to_be_read_are_moved_as_a_whole(container: tuple[Layer
     assert 10 < len(seen) < 60
     layers.put_back("/" + "a" * 100)
     assert os.listdir(upper) == []
+
+
+def test_what_is_in_a_folder_besides_the_image_is_moved_aside(container: tuple[Layers, Path, Path]) -> None:
+    layers, upper, lower = container
+    write(lower, "tests/data")
+    write(upper, "tests/data", "tests/new/deep", "logs/verifier/reward.txt", "logs/kept", "evil/verifier")
+    (upper / "linked").symlink_to("/evil")
+    for path in ("/tests", "/logs/verifier", "/linked/verifier", "/none", "/none/at/all"):
+        layers.move_aside(path)
+    assert sorted(os.listdir(upper)) == ["evil", "linked", "logs"]
+    assert os.listdir(upper / "logs") == ["kept"]
+    assert os.listdir(upper / "evil") == ["verifier"]
+    assert [layers.is_folder(path) for path in ("/logs", "/tests", "/linked", "/none")] == [True, True, False, False]
+    assert layers.undone == []
 
 
 def test_what_took_the_place_of_a_folder(tmp_path: Path) -> None:

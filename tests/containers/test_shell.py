@@ -141,6 +141,17 @@ def test_the_marker_is_found_however_the_stream_is_cut(size: int) -> None:
     assert output.result() == (b"some\noutput\n", 0)
 
 
+def test_a_marker_without_an_end_is_output_and_does_not_stay_in_memory() -> None:
+    output = BoundedOutput(100)
+    scanner = MarkerScanner(("word", "end"), output)
+    assert scanner.feed(b"first\nword ") is None
+    for _ in range(100):
+        assert scanner.feed(b"x" * 10_000) is None
+        assert len(scanner._buffer) < 20_000
+    assert scanner.feed(b"\nword 7\nrest") == ("word", 7, b"rest")
+    assert output.result() == (b"first\nword " + b"x" * 89, len(b"first\nword ") + 1_000_000 - 100)
+
+
 def test_bounded_output_never_holds_more_than_its_bound() -> None:
     output = BoundedOutput(10)
     for piece in (b"abc", b"defgh", b"ijklmnopqrstuvwxyz", b"0"):

@@ -48,6 +48,7 @@ class PlainDisplay(LineDisplay):
         print(line, file=sys.stderr, flush=True)
 
 
+HARBOR_PREFIX = "harbor:"
 REMOTE_PREFIXES = ("http://", "https://", "gym:", "gym+")
 
 
@@ -114,6 +115,8 @@ def suggest_commands(run: str | Path, report: Report) -> list[str]:
     if verdicts:
         fixed = f"after fixing the verifier: rollbook reverify {named} --env {quote(specs[0])} --only failed"
         ways.append(fixed if len(specs) == 1 else f"verify again: rollbook reverify {named} --only failed")
+    if verdicts and any(spec.startswith(HARBOR_PREFIX) for spec in specs):
+        ways.append("tests that share the agent's container cannot run again: after fixing them, start a new run")
     return ways
 
 

@@ -9,6 +9,7 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rollbook.containers.archives import MAX_LEVELS, is_too_deep
     from rollbook.containers.container import (
         IMAGE_NAME,
         LEAST_CPUS,
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
     from rollbook.containers.host import ContainerHost
     from rollbook.containers.images import ImageBuild, hash_folder
     from rollbook.containers.owners import Owner, list_own_objects, reap_leftovers
-    from rollbook.containers.pristine import list_absolute, repair_user_files, restore_pristine_files
+    from rollbook.containers.pristine import (
+        clear_test_folders,
+        list_absolute,
+        repair_user_files,
+        restore_pristine_files,
+    )
     from rollbook.containers.runtime import Runtime, client_variables, find_runtime
     from rollbook.containers.shell import CommandResult, KeptShell
 else:
@@ -37,6 +43,7 @@ __all__ = [
     "IMAGE_NAME",
     "LEAST_CPUS",
     "LEAST_MEMORY_MB",
+    "MAX_LEVELS",
     "MOST_CPUS",
     "MOST_MB",
     "USER_NAME",
@@ -50,6 +57,7 @@ __all__ = [
     "Mount",
     "Owner",
     "Runtime",
+    "clear_test_folders",
     "client_variables",
     "find_runtime",
     "forward_into",
@@ -57,6 +65,7 @@ __all__ = [
     "hash_folder",
     "is_path_inside",
     "is_text",
+    "is_too_deep",
     "list_absolute",
     "list_own_objects",
     "reap_leftovers",

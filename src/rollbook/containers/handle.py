@@ -6,6 +6,7 @@ import asyncio
 import io
 import os
 import secrets
+import signal
 import tarfile
 import tempfile
 import time
@@ -56,12 +57,26 @@ MAX_FILE_BYTES = 64 << 20
 MAX_DOWNLOAD_BYTES = 256 << 20
 
 
-class EndState(msgspec.Struct, rename={"finished_at": "FinishedAt", "killed_by_memory": "OOMKilled"}):
+CRASH_SIGNALS = ("SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS")
+CRASH_CODES = frozenset(128 + signal.Signals[name] for name in CRASH_SIGNALS)
+"""The exit codes of a first process that crashed. Nobody outside sends these signals, but code inside that is root can
+write over the memory of that process."""
+
+
+_RUNTIME_FILES = "{{.HostsPath}}\n{{.HostnamePath}}\n{{.ResolvConfPath}}"
+
+
+class EndState(
+    msgspec.Struct,
+    rename={"finished_at": "FinishedAt", "killed_by_memory": "OOMKilled", "exit_code": "ExitCode"},
+):
     """How a container ended, as podman and docker say it."""
 
     finished_at: datetime
     killed_by_memory: bool
     """Whether there ever was a kill because of memory."""
+    exit_code: int
+    """That of the first process; 128 and a number if a signal ended it."""
 
 
 class ContainerHandle:
@@ -149,12 +164,21 @@ class ContainerHandle:
         return 0
 
     async def _find_written_folders(self) -> list[str]:
-        """Return the folders of this machine with what the container writes: its layer, and volumes of its image."""
+        """Return where this machine has what the container writes: its layer, volumes of its image, and single files.
+
+        Those are made by the runtime in a folder of its own, and mounted so that code inside can write to them.
+        """
         if not (upper := (await self.find_layers()).get("UpperDir")):
             return []
         shown = await self._runtime.require("container", "inspect", "--format", "{{json .Mounts}}", self.name)
         mounts = msgspec.json.decode(shown, type=list[dict[str, object]] | None) or []
-        return [upper, *(str(each["Source"]) for each in mounts if each.get("Type") == "volume")]
+        volumes = [str(each["Source"]) for each in mounts if each.get("Type") == "volume"]
+        named = await self._runtime.require("container", "inspect", "--format", _RUNTIME_FILES, self.name)
+        files = [path for path in named.decode().splitlines() if path]
+        files += (
+            [os.path.join(os.path.dirname(files[0]), ".containerenv")] if files else []
+        )  # podman names no path of it
+        return [upper, *volumes, *(path for path in files if os.path.isfile(path))]
 
     async def allow_storage_again(self) -> None:
         """Let the container write as much again as it may: for tests, whatever the agent left."""
@@ -172,7 +196,9 @@ class ContainerHandle:
         return shown.stdout.strip() == b"true"
 
     async def find_limit(self, *, within_s: float = KILL_TO_ERROR_S) -> str:
-        """Return which limit the code inside has exceeded: storage_limit, memory_limit, process_limit, or none.
+        """Return how the code inside ended its container or made it useless; nothing if it did not.
+
+        That is storage_limit, memory_limit, process_limit, or container_crash if the first process crashed.
 
         Asked right after an error. With its memory or processes used up, a container may be alive and yet start no
         process. A kill because of memory counts if it came at most `within_s` before the error or the container's end:
@@ -185,20 +211,25 @@ class ContainerHandle:
             if has_too_many_processes(groups):
                 return "process_limit"
             return "memory_limit" if self._was_exhausted(moment, within_s) else ""
-        return "memory_limit" if await self._ended_by_memory(within_s) else ""
+        return await self._explain_end(within_s)
 
     def _was_exhausted(self, moment: float, within_s: float) -> bool:
         last = self._memory.last_kill_time() if self._memory else None
         return last is not None and abs(moment - last) <= within_s
 
-    async def _ended_by_memory(self, within_s: float) -> bool:
-        """Return whether a kill because of memory ended the container; podman learns of its end a little later."""
+    async def _explain_end(self, within_s: float) -> str:
+        """Return how the code inside ended the container, if it did; podman learns of its end a little later."""
         with suppress(ContainerError):
             await self._runtime.call("wait", self.name, timeout_s=30)
         shown = await self._runtime.call("container", "inspect", "--format", "{{json .State}}", self.name)
         if shown.code:
-            return False
+            return ""
         state = msgspec.json.decode(shown.stdout, type=EndState)
+        if state.exit_code in CRASH_CODES:
+            return "container_crash"
+        return "memory_limit" if await self._ended_by_memory(state, within_s) else ""
+
+    async def _ended_by_memory(self, state: EndState, within_s: float) -> bool:
         if not self._memory or not self._memory.is_active:
             return state.killed_by_memory  # all that is known where the kernel tells us nothing
         await asyncio.sleep(EVENT_S)
@@ -421,8 +452,8 @@ class ContainerHandle:
     async def download(self, source: str, target: Path, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> list[str]:
         """Copy a file or folder from inside into a folder of this machine; return the names that are left out.
 
-        A link to a regular file of the same folder becomes a copy; other links, devices and pipes are left out.
-        FileNotFoundError if there is none; ValueError if it is larger than `max_bytes`.
+        A link to a regular file of the same folder becomes a copy; other links, devices, pipes and what is deeper than
+        200 levels are left out. FileNotFoundError if there is none; ValueError if it is larger than `max_bytes`.
         """
         with tempfile.TemporaryFile() as file:
             await self._pull_archive(source, file, max_bytes)

@@ -47,6 +47,7 @@ class Layers:
         self.undone: list[str] = []
         """The paths that were made those of the image again."""
         self._aside = tempfile.mkdtemp(prefix="rollbook-undone-", dir=posixpath.dirname(self.upper))
+        self._moved = 0
 
     def walk_changes(self, is_undone: Callable[[str, os.stat_result], bool]) -> None:
         """Undo every change of the upper layer that is chosen; nothing inside a folder that was undone as a whole."""
@@ -56,7 +57,7 @@ class Layers:
             for name, status in _list_folder(self.upper + folder):
                 path = f"{folder}/{name}"
                 if is_undone(path, status):
-                    self.put_back(path)
+                    self.put_back(path, permissions=False)
                 if stat.S_ISDIR(status.st_mode):
                     folders.append(path)  # one that was moved away is empty now
 
@@ -90,13 +91,21 @@ class Layers:
         visible = [(layer, place) for place in places for layer in _find_visible(place, self.lowers)]
         return {name for layer, place in visible for name, _ in _list_folder(layer + place)}
 
-    def put_back(self, path: str) -> None:
-        """Make a path that of the image, with the folders and links on the way to what the image has there."""
+    def put_back(self, path: str, *, permissions: bool = True) -> None:
+        """Make a path that of the image, with the folders and links on the way to what the image has there.
+
+        `permissions`: folders on the way to something that the image has get the image's permissions back.
+        """
         for step in _trace(path, self.lowers):
+            resets = permissions and self.find_in_image(step) is not None
             for each in (*_list_parents(step), step):
                 before = self.find_in_image(each)
-                if before and not (_is_folder(before) and _is_folder(_find(each, [self.upper]))):
+                if not before:
+                    continue
+                if not (_is_folder(before) and _is_folder(_find(each, [self.upper]))):
                     self.undo(each)
+                elif resets and each != step:
+                    self._reset_permissions(each, before.status)
         folder, name = posixpath.split(path)
         self.undo(posixpath.join(self.resolve(folder), name))
 
@@ -112,18 +121,35 @@ class Layers:
                 changed = self._show_image(path, before.status)
             else:
                 changed = True
-                # Beside the layer, from where the runtime removes it with the container: that is one step for a folder.
-                os.rename(name, f"{self._aside}/{len(self.undone)}", src_dir_fd=descriptor)
+                self._move_aside(name, descriptor)
             self.undone += [path] if changed else []
+
+    def move_aside(self, path: str) -> None:
+        """Remove everything that the container has at a path besides the image, however large or deep it is."""
+        folder, name = posixpath.split(path)
+        with suppress(FileNotFoundError, NotADirectoryError), _open_folder(self.upper, folder) as descriptor:
+            self._move_aside(name, descriptor)
+
+    def is_folder(self, path: str) -> bool:
+        """Return whether a path without links is a folder in the container."""
+        return _is_folder(_find(path, [self.upper, *self.lowers]))
+
+    def _move_aside(self, name: str, folder: int) -> None:
+        # Beside the layer, from where the runtime removes it with the container: that is one step for a folder.
+        os.rename(name, f"{self._aside}/{self._moved}", src_dir_fd=folder)
+        self._moved += 1
 
     def _show_image(self, path: str, before: os.stat_result) -> bool:
         """Let a folder show what the image has in it, with the image's permissions; return whether it hid that."""
-        self.remove_access_lists(path)
-        os.chmod(self.upper + path, stat.S_IMODE(before.st_mode))
+        self._reset_permissions(path, before)
         marks = [mark for mark in MARKS if mark in os.listxattr(self.upper + path, follow_symlinks=False)]
         for mark in marks:
             os.removexattr(self.upper + path, mark, follow_symlinks=False)
         return bool(marks)
+
+    def _reset_permissions(self, path: str, before: os.stat_result) -> None:
+        self.remove_access_lists(path)
+        os.chmod(self.upper + path, stat.S_IMODE(before.st_mode))
 
     def remove_access_lists(self, path: str) -> None:
         """Leave a folder of the container with the permissions of its mode alone."""

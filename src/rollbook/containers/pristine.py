@@ -66,7 +66,8 @@ SYSTEM_FOLDERS = (
 )
 """Folders without which no test runs; in most images those at the top are links to others. Outer folders first."""
 
-TEST_FOLDERS = ("/logs", "/logs/verifier", "/tests")
+LOGS = "/logs"
+TEST_FOLDERS = (LOGS, f"{LOGS}/verifier", "/tests")
 """Folders in which tests and rewards are put."""
 
 SETTINGS = re.compile(
@@ -132,6 +133,24 @@ async def restore_pristine_files(
     shown = [each.encode(errors="surrogateescape").decode(errors="replace") for each in sorted(layers.undone)]
     more = len(shown) - MAX_REPORTED
     return [*shown[:MAX_REPORTED], *([f"and {more} more"] if more > 0 else [])]
+
+
+async def clear_test_folders(handle: ContainerHandle) -> None:
+    """Remove, in a container that was killed, what is not of the image in the folders of tests and rewards.
+
+    A command inside would take longer than it may if code inside made it deep, with tens of thousands of levels.
+    """
+    layers = Layers(await handle.find_idle_layers())
+    try:
+        await asyncio.to_thread(_clear_test_folders, layers)
+    except OSError as error:
+        raise ContainerError(f"the folders of the tests cannot be emptied: {error}") from None
+
+
+def _clear_test_folders(layers: Layers) -> None:
+    for folder in TEST_FOLDERS:  # others may keep their files in /logs
+        if folder != LOGS or not layers.is_folder(folder):
+            layers.move_aside(folder)
 
 
 async def repair_user_files(handle: ContainerHandle) -> None:

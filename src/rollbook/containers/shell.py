@@ -29,7 +29,7 @@ EXIT_S = 5.0
 CLIENT_CHECK_S = 1.0
 READ_BYTES = 1 << 16
 ERROR_BYTES = 16 << 10
-MAX_DIGITS = 20
+MAX_DIGITS, MAX_LINE_BYTES = 20, 8192
 BASH_DESCRIPTOR, SH_DESCRIPTOR = 199, 9
 """Where a session writes. Commands use small numbers themselves; in plain sh there are no others."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -103,7 +103,10 @@ class BoundedOutput:
 
 
 class MarkerScanner:
-    """Finds the line with one of the words in a stream that comes in pieces; everything before it is output."""
+    """Finds the line with one of the words in a stream that comes in pieces; everything before it is output.
+
+    A line that is longer than any of ours is output too: code inside may have learned the word.
+    """
 
     def __init__(self, words: Sequence[str], output: BoundedOutput) -> None:
         self._marks = {word: f"\n{word} ".encode() for word in words}
@@ -114,10 +117,11 @@ class MarkerScanner:
     def feed(self, data: bytes) -> tuple[str, int, bytes] | None:
         """Add bytes; return the word that was found, its number, and the bytes after its line."""
         self._buffer += data
+        pending = len(self._buffer)
         for word, mark in self._marks.items():
-            at = self._buffer.find(mark)
-            end = self._buffer.find(b"\n", at + 1) if at >= 0 else -1
+            at, end = self._find_line(mark)
             if end < 0:
+                pending = min(pending, at) if at >= 0 else pending
                 continue
             number = bytes(self._buffer[at + len(mark) : end])
             self._output.add(bytes(self._buffer[:at]))
@@ -126,10 +130,21 @@ class MarkerScanner:
                 int(number) if number.isdigit() and len(number) < MAX_DIGITS else 1,
                 bytes(self._buffer[end + 1 :]),
             )
-        keep = self._longest if not any(mark in self._buffer for mark in self._marks.values()) else len(self._buffer)
-        self._output.add(bytes(self._buffer[:-keep]) if len(self._buffer) > keep else b"")
-        del self._buffer[: max(0, len(self._buffer) - keep)]
+        done = max(0, min(pending, len(self._buffer) - self._longest))
+        self._output.add(bytes(self._buffer[:done]))
+        del self._buffer[:done]
         return None
+
+    def _find_line(self, mark: bytes) -> tuple[int, int]:
+        """Return where a line with a mark begins and ends; -1 for no line, or for one whose end has not come yet."""
+        at = self._buffer.find(mark)
+        while at >= 0:
+            limit = at + len(mark) + MAX_LINE_BYTES
+            end = self._buffer.find(b"\n", at + 1, limit)
+            if end >= 0 or len(self._buffer) < limit:
+                return at, end
+            at = self._buffer.find(mark, at + 1)
+        return -1, -1
 
 
 def quote(text: str) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from rollbook.core.failure import (
         FAILURE_KINDS,
+        START_ANEW,
         Failure,
         FailureKind,
         FailureSide,
@@ -148,6 +149,7 @@ __all__ = [
     "ROLE_EXAMPLE",
     "SAMPLING_FIELDS",
     "SCHEMA_VERSION",
+    "START_ANEW",
     "AgentSpec",
     "Chunk",
     "Chunks",

@@ -99,6 +99,9 @@ class Failure(msgspec.Struct, frozen=True):
         return cls(error.kind, FAILURE_KINDS[error.kind].side, error.where, error.message[:MAX_MESSAGE_CHARS])
 
 
+START_ANEW = "start a new run"
+"""The end of a message of what neither `resume` nor `reverify` can repeat."""
+
 _ADVISED = re.compile(r"(?:probable cause: )?(?:\w+: )?HTTP (?:30\d|401|403|404|405)\b")
 
 
@@ -110,7 +113,8 @@ def choose_hint(kind: str, message: str) -> str:
     >>> choose_hint("model_unavailable", "HTTP 503: overloaded")
     'check the server, or lower --concurrency'
     """
-    return "" if _ADVISED.match(message) or kind not in FAILURE_KINDS else FAILURE_KINDS[kind].hint
+    advised = _ADVISED.match(message) or message.endswith(START_ANEW)
+    return "" if advised or kind not in FAILURE_KINDS else FAILURE_KINDS[kind].hint
 
 
 def attempts_allowed(kind: str, budgets: Mapping[str, int]) -> int:

@@ -27,6 +27,23 @@ PACKAGES = "python3-minimal,tar"
 
 podman_only = pytest.mark.skipif(RUNTIME != "podman", reason="docker does this in another way, or itself")
 
+CRASH_FIRST_PROCESS = """python3 -c '
+import os, signal
+assert os.path.basename(os.readlink("/proc/1/exe")) in ("sh", "bash", "dash"), "this is no container of the tests"
+with open("/proc/1/mem", "r+b", buffering=0) as memory:
+    for line in open("/proc/1/maps"):
+        addresses, permissions = line.split()[:2]
+        if "x" in permissions and "[v" not in line:
+            first, last = (int(each, 16) for each in addresses.split("-"))
+            memory.seek(first)
+            memory.write(b"\\xcc" * (last - first))
+child = os.getpid()
+while (parent := int(open(f"/proc/{child}/stat").read().rpartition(")")[2].split()[1])) > 1:
+    child = parent
+os.kill(child, signal.SIGKILL)
+'; sleep 30"""
+"""A script for the main shell of a container, and for nothing else: the first process crashes when its child ends."""
+
 WithHost = Callable[[Callable[[ContainerHost], Awaitable[None]]], None]
 
 

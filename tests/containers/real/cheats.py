@@ -289,6 +289,13 @@ done = word.exists() and word.read_text() == "hello\\n"
 pathlib.Path("/logs/verifier/reward.txt").write_text(str(int(done)))
 """
 
+
+def make_deep_folder(path: str, levels: int = 60_000) -> str:
+    """Return a script that makes nested folders: so many of them that `rm` cannot remove them in time."""
+    steps = f"for _ in range({levels}):\n    os.mkdir('a'); os.chdir('a')"
+    return f'mkdir -p {path}; cd {path}; python3 -c "import os\n{steps}"'
+
+
 DESTRUCTIONS = {
     "remove-everything": "rm -rf --no-preserve-root / 2>/dev/null",
     "remove-the-shell": "rm -f /bin/sh /bin/bash /usr/bin/dash",
@@ -307,6 +314,8 @@ DESTRUCTIONS = {
     "working-folder-as-file": "cd /; rm -rf /app; touch /app",
     "working-folder-as-loop": "cd /; rm -rf /app; ln -s /app /app",
     "deep-artifacts": "cd /logs/artifacts; for i in $(seq 400); do mkdir aaaaaaaaaaaaaaaaaaaa; cd aaaaaaaaaaaaaaaaaaaa; done; echo x > f",
+    "very-deep-artifacts": make_deep_folder("/logs/artifacts", 1200),
+    "deep-tests": make_deep_folder("/tests"),
     "broken-loader": f"mkdir -p /evil/x86-64-v2; : > /evil/x86-64-v2/libtinfo.so.6; ln -s /evil {LIBRARIES}/glibc-hwcaps\n{write_bytes('/tmp/cache', make_cache({}))}cp /tmp/cache /etc/ld.so.cache",
     "hanging-collect": "printf '#!/bin/bash\\nsleep 1000\\n' > /tmp/cp; chmod 755 /tmp/cp; mv /tmp/cp /usr/bin/cp; rm -f /bin/sh /usr/bin/dash",
     "thousands-of-settings": "mkdir -p /etc/profile.d; cd /etc/profile.d; for i in $(seq 6000); do : > $i; done",

@@ -112,6 +112,20 @@ def test_no_destruction_avoids_a_score(tmp_path: Path) -> None:
     assert list_left() == []
 
 
+def test_an_agent_cannot_avoid_its_score_by_permissions_of_a_folder_on_the_way_to_the_program_of_the_tests(
+    tmp_path: Path,
+) -> None:
+    task = tmp_path / "task"
+    make_task(task, "chmod 700 /opt/venv /opt/venv/bin", 'user = "judge"')
+    with (task / "environment" / "Dockerfile").open("a") as file:
+        file.write("RUN mkdir -p /opt/venv/bin && ln -s /usr/bin/python3 /opt/venv/bin/python\n")
+    (task / "tests" / "test.sh").write_text(
+        "#!/opt/venv/bin/python\nopen('/logs/verifier/reward.txt', 'w').write('0.5')\n"
+    )
+    rollbook.run(f"harbor:{task}", agent="oracle", out=str(tmp_path / "run"), allow_shortfall=True)
+    assert [rollout.score.reward for rollout in rollbook.load(tmp_path / "run").rollouts() if rollout.score] == [0.5]
+
+
 def test_a_folder_in_place_of_a_file_does_no_harm_to_work_that_is_done(tmp_path: Path) -> None:
     make_task(tmp_path / "task", "echo hello > /app/word.txt; rm /etc/issue; mkdir -p /etc/issue/sub")
     rollbook.run(f"harbor:{tmp_path / 'task'}", agent="oracle", out=str(tmp_path / "run"))

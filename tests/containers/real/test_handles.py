@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from base_image import IMAGE, RUNTIME, WithHost, list_left, list_of, podman_only
+from base_image import CRASH_FIRST_PROCESS, IMAGE, RUNTIME, WithHost, list_left, list_of, podman_only
 
 from rollbook.containers import Container, ContainerHost, ImageBuild, find_runtime, list_own_objects
 from rollbook.containers.owners import OWNER_LABEL, choose_own
@@ -180,6 +180,38 @@ def test_a_container_that_dies_is_an_error_and_no_result(with_host: WithHost) ->
         with pytest.raises(ContainerError, match="ended"):
             await running
         assert await handle.find_limit() == ""
+
+    with_host(work)
+
+
+def test_only_a_crash_of_the_first_process_is_what_the_code_inside_did(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        crashing, killed, stopped = [await host.start(OWN) for _ in range(3)]
+        with pytest.raises(ContainerError):
+            await crashing.run(CRASH_FIRST_PROCESS, timeout_s=60)
+        assert await crashing.find_limit() == "container_crash"
+        os.kill(await killed.main_pid(), signal.SIGKILL)
+        await host.runtime.call("stop", "--time", "1", stopped.name)  # SIGTERM, then SIGKILL
+        for handle in (killed, stopped):
+            with pytest.raises(ContainerError):
+                await handle.run("true")
+            assert await handle.find_limit() == ""
+
+    with_host(work)
+
+
+@pytest.mark.parametrize("name", ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/run/.containerenv"])
+def test_files_that_the_runtime_mounts_count_as_storage(
+    with_host: WithHost, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("rollbook.containers.handle.STORAGE_CHECK_S", 0.5)
+
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(msgspec.structs.replace(OWN, storage_mb=10))
+        await handle.run("head -c 6000000 /dev/zero > /root/x")
+        with pytest.raises(ContainerError, match="wrote more than storage_mb=10"):
+            await handle.run(f"head -c 6000000 /dev/zero > {name}; ls -l {name}; sleep 20", timeout_s=30)
+        assert await handle.find_limit() == "storage_limit"
 
     with_host(work)
 

@@ -15,10 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from base_image import RUNTIME, list_left, podman_only
+from base_image import CRASH_FIRST_PROCESS, RUNTIME, list_left, podman_only
 
 import rollbook
 from rollbook.containers import ImageBuild
+from rollbook.core import choose_hint
 
 TASKS = Path(__file__).parents[1] / "tasks"
 BROKEN = Path(__file__).parents[1] / "broken_tasks"
@@ -79,6 +80,9 @@ def test_a_failure_is_never_a_score(tmp_path: Path, task: str, kind: str, attemp
     (failure,) = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
     assert failure.kind == kind
     assert re.search(says, failure.message), failure.message
+    if kind in ("verifier_error", "invalid_reward"):  # reverify could not run these tests again
+        assert failure.message.endswith("fix them, then start a new run")
+        assert choose_hint(kind, failure.message) == ""
     lines = [json.loads(line) for path in tmp_path.glob("run/journals/*.jsonl") for line in path.open()]
     assert len([line for line in lines if line.get("failure")]) == attempts
     assert not [line for line in lines if line.get("reward") is not None]
@@ -211,6 +215,38 @@ def test_an_agent_cannot_avoid_its_score_by_the_end_of_its_container_for_memory(
     assert rollout.ended == "memory_limit"
     assert rollout.score
     assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+
+
+def test_an_agent_cannot_avoid_its_score_by_a_crash_of_the_first_process(tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    subprocess.run(["cp", "-r", TASKS / "write-word", task], check=True)
+    (task / "solution" / "solve.sh").write_text(f"#!/bin/bash\necho hello > /app/word.txt\n{CRASH_FIRST_PROCESS}\n")
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    assert (rollout.ended, rollout.attempt) == ("container_crash", 1)
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+
+
+def test_a_crash_of_the_first_process_while_the_tests_run_is_a_failure_of_the_tests(tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    subprocess.run(["cp", "-r", TASKS / "write-word", task], check=True)
+    with (task / "environment" / "Dockerfile").open("a") as file:
+        file.write('\nENTRYPOINT ["/bin/bash", "-c", "python3 -c pass; exec \\"$@\\"", "bash"]\n')
+    # A module that the interpreter loads is work of the agent: the entrypoint runs it next to the tests.
+    wait = "while not os.path.exists('/begun'):\n        time.sleep(0.05)\n    os.rename('/begun', '/ended')"
+    crash = f"{wait}\n    os.system(open('/crash').read())\n    os._exit(0)"
+    code = f"import os, time\nif not os.path.exists('/ended') and os.fork() == 0:\n    os.setsid()\n    {crash}\n"
+    module = "$(python3 -c 'import os; print(os.path.dirname(os.__file__))')/sitecustomize.py"
+    files = {"/crash": CRASH_FIRST_PROCESS, module: code}
+    script = "".join(f"rm -f {path}; cat > {path} <<'END'\n{text}\nEND\n" for path, text in files.items())
+    (task / "solution" / "solve.sh").write_text(f"#!/bin/bash\n{script}")
+    (task / "tests" / "test.sh").write_text("#!/bin/bash\ntouch /begun\nsleep 30\necho 1 > /logs/verifier/reward.txt\n")
+    play(tmp_path / "run", task, "oracle")
+    ((_, _, failure),) = rollbook.load(tmp_path / "run").failures()
+    assert failure.kind == "verifier_error"
+    assert "the tests crashed their container" in failure.message
+    lines = [json.loads(line) for path in tmp_path.glob("run/journals/*.jsonl") for line in path.open()]
+    assert len([line for line in lines if line.get("failure")]) == 1
 
 
 FILL_PROCESSES = """(for i in $(seq 1500); do sleep 100 & done) 2>/dev/null &

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,16 @@ def test_missing_and_unsupported_files_are_refused(tmp_path: Path) -> None:
     found = " ".join(refusals(tmp_path))
     for name in ("docker-compose.yaml", "tests/test.sh", "instruction.md", "trajectory.json", "tests/.harborignore"):
         assert name in found
+
+
+def test_a_script_of_tests_with_the_lines_of_windows_is_refused_before_the_start(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    (task / "tests" / "test.sh").write_bytes(b"#!/bin/bash\r\necho 1\r\n")
+    (line,) = refusals(task)
+    assert line.startswith("tests/test.sh: its lines end with CR LF, so it cannot run: convert it (sed ")
+    subprocess.run(line[line.index("(") + 1 : -1], shell=True, cwd=task, check=True)
+    assert (task / "tests" / "test.sh").read_bytes() == b"#!/bin/bash\necho 1\n"
+    assert refusals(task) == []
 
 
 def test_files_that_are_no_text_are_refused_by_their_name(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from rollbook.containers import ContainerHandle, hash_folder
+from rollbook.containers import MAX_LEVELS, ContainerHandle, hash_folder, is_too_deep
 from rollbook.environments.harbor.task_files import Artifact, artifact_source
 from rollbook.environments.harbor.verification import LOGS, KeptArtifact
 from rollbook.errors import RolloutFailed
@@ -71,8 +71,11 @@ async def keep_artifacts(
     handle: ContainerHandle, artifacts: list[str | Artifact], kept: Path | None
 ) -> AsyncIterator[CollectedArtifacts]:
     """Copy artifacts to `kept`, or to a folder that lasts as long as the context without a run directory."""
+    if kept:
+        yield await _copy(handle, artifacts, kept / KEPT_FOLDER)
+        return
     with tempfile.TemporaryDirectory(prefix="rollbook-artifacts-") as temporary:
-        yield await _copy(handle, artifacts, (kept or Path(temporary)) / KEPT_FOLDER)
+        yield await _copy(handle, artifacts, Path(temporary) / KEPT_FOLDER)
 
 
 async def _copy(handle: ContainerHandle, artifacts: list[str | Artifact], folder: Path) -> CollectedArtifacts:
@@ -104,14 +107,23 @@ async def _copy(handle: ContainerHandle, artifacts: list[str | Artifact], folder
 
 
 def _describe_left_out(names: list[str]) -> str:
-    """Return a note about links and special files that were not kept, bounded.
+    """Return a note about what was not kept, bounded.
 
     >>> _describe_left_out(["app/a", "app/b", "app/c", "app/d"])
     'links that lead elsewhere or special files are left out: app/a, app/b, app/c and 1 more'
+    >>> _describe_left_out(["app/a", "a/" * 201])[:90]
+    'links that lead elsewhere or special files are left out: app/a; what is deeper than 200 le'
     """
+    deep = [name for name in names if is_too_deep(name)]
+    others = [name for name in names if not is_too_deep(name)]
+    notes = [f"links that lead elsewhere or special files are left out: {_shorten(others)}"] if others else []
+    notes += [f"what is deeper than {MAX_LEVELS} levels is left out: {_shorten(deep)}"] if deep else []
+    return "; ".join(notes)
+
+
+def _shorten(names: list[str]) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    shown = ", ".join(ascii(name)[1:-1][:NAME_CHARS] for name in names[:NAMED])
-    return f"links that lead elsewhere or special files are left out: {shown}{more}"
+    return ", ".join(ascii(name)[1:-1][:NAME_CHARS] for name in names[:NAMED]) + more
 
 
 async def _copy_one(handle: ContainerHandle, source: str, place: Path, *, renamed: bool) -> list[str]:

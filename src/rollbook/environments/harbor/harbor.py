@@ -13,6 +13,7 @@ from rollbook.containers import (
     Container,
     ContainerHandle,
     ContainerHost,
+    clear_test_folders,
     hash_folder,
     repair_user_files,
     restore_pristine_files,
@@ -326,8 +327,9 @@ async def remove_tests(handle: ContainerHandle) -> None:
     the agent wrote: it must not see the tests, so they are removed in a start without it.
     """
     await handle.kill()
+    await clear_test_folders(handle)
     await handle.restart(entrypoint=False)
-    await run_as_root(handle, f"rm -rf {TESTS} {VERIFIER_LOGS}")
+    await run_as_root(handle, f"rm -rf {TESTS} {VERIFIER_LOGS}")  # a volume of docker is no part of the layer
     if await handle.image_entrypoint():
         await handle.kill()
         await restart_usable(handle)

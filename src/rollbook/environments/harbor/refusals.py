@@ -35,8 +35,10 @@ from rollbook.environments.harbor.task_files import (
     User,
     VerifierTable,
     artifact_source,
+    find_script,
     is_safe_path,
     parse_size_mb,
+    read_first_line,
     user_name,
 )
 
@@ -122,6 +124,10 @@ def _check_step_files(task: HarborTask, step: TaskStep) -> Iterator[str]:
     bundled = step.verifier.is_separate and task.verifier_image(step).bundled
     if not bundled and not any((folder / "test.sh").is_file() for folder in step.tests):
         yield "tests/test.sh is missing"
+    script = find_script(step.tests)
+    if script and not bundled and read_first_line(script).endswith(b"\r\n"):
+        where = script.relative_to(task.folder)
+        yield f"{where}: its lines end with CR LF, so it cannot run: convert it (sed -i 's/\\r$//' {where})"
     if (step.folder / "trajectory.json").is_file():
         yield "trajectory.json: an earlier conversation cannot be continued"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypeAlias
 
@@ -19,6 +19,7 @@ import msgspec
 from rollbook.core import JSON
 from rollbook.errors import UsageError
 
+MAX_FIRST_LINE_BYTES = 4096
 CONFIG_FILE = "task.toml"
 COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml")
 NetworkMode: TypeAlias = Literal["public", "no-network", "allowlist"]
@@ -414,3 +415,14 @@ def is_safe_path(path: str) -> bool:
 def user_name(user: User) -> str:
     """Return a user as the runtime takes it; empty for the image's own."""
     return "" if user is None else str(user)
+
+
+def find_script(folders: Sequence[Path]) -> Path | None:
+    """Return the test.sh that runs if these folders become /tests, in this order."""
+    return next((path for folder in reversed(folders) if (path := folder / "test.sh").is_file()), None)
+
+
+def read_first_line(script: Path) -> bytes:
+    """Return the first line of a script with its end, bounded."""
+    with script.open("rb") as file:
+        return file.readline(MAX_FIRST_LINE_BYTES)

@@ -19,16 +19,31 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.containers import Container, ContainerHandle, ContainerHost, list_absolute, restore_pristine_files
+from rollbook.containers import (
+    Container,
+    ContainerHandle,
+    ContainerHost,
+    clear_test_folders,
+    list_absolute,
+    restore_pristine_files,
+)
+from rollbook.core import FAILURE_KINDS, START_ANEW
 from rollbook.environments.harbor.healthchecks import wait_for_services, wait_until_healthy
 from rollbook.environments.harbor.rewards import read_rewards
-from rollbook.environments.harbor.task_files import Healthcheck, TaskStep, VerifierTable, resolve_variables, user_name
+from rollbook.environments.harbor.task_files import (
+    Healthcheck,
+    TaskStep,
+    VerifierTable,
+    find_script,
+    read_first_line,
+    resolve_variables,
+    user_name,
+)
 from rollbook.errors import ContainerError, RolloutFailed
 
 TESTS, LOGS, VERIFIER_LOGS = "/tests", "/logs", "/logs/verifier"
 SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")
 MAX_LOG_BYTES = 32 << 20
-MAX_FIRST_LINE_BYTES = 4096
 OUTPUT_CHARS = 4000
 SETUP_S = 120.0
 ENTRYPOINT_STARTS = 2
@@ -70,6 +85,7 @@ async def run_shared_tests(
     env = resolve_variables(step.verifier.env)
     commands = [entrypoint, *(["sh", "-c", check.command] for check in checks if check), _read_interpreter(step.tests)]
     restored = await restore_pristine_files(handle, env.items(), commands, kept_changes)
+    await clear_test_folders(handle)
     staged = f"/.rollbook-tests-{secrets.token_hex(8)}"
     await handle.put_archive("/", await asyncio.to_thread(pack_tests, step.tests, staged))
     notes = await _restart_for_tests(handle)
@@ -78,14 +94,15 @@ async def run_shared_tests(
     await _place_tests(handle, staged)
     result = await _run_script(handle, step.verifier, {**await _list_clean_searches(handle), **env}, kept)
     result.restored, result.notes = restored, notes
+    if result.failure and FAILURE_KINDS[result.failure].attempts == 1:
+        result.message += f"; tests that share the agent's container cannot run again: fix them, then {START_ANEW}"
     return result
 
 
 def _read_interpreter(folders: Sequence[Path]) -> list[str]:
     """Return the command that runs test.sh by its first line; of several folders the last one with it counts."""
-    script = next(path for folder in reversed(folders) if (path := folder / "test.sh").is_file())
-    with script.open("rb") as file:
-        first = file.readline(MAX_FIRST_LINE_BYTES).decode(errors="replace")
+    script = find_script(folders)
+    first = read_first_line(script).decode(errors="replace") if script else ""
     return first[2:].split() if first.startswith("#!") else []
 
 
@@ -178,7 +195,7 @@ def _prepare_entry(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 async def _place_tests(handle: ContainerHandle, staged: str) -> None:
-    """Replace whatever the agent put at /tests and /logs/verifier."""
+    """Replace whatever is at /tests and /logs/verifier: here only the image's or a volume's, that of agents is gone."""
     moves = [f"rm -rf {TESTS}", f"mv {staged} {TESTS}"] if staged else [f"chmod +x {TESTS}/test.sh"]
     moves += [f"if [ -h {LOGS} ] || [ ! -d {LOGS} ]; then rm -rf {LOGS}; fi", f"rm -rf {VERIFIER_LOGS}"]
     moves += [f"mkdir -p {VERIFIER_LOGS}", f"chmod 777 {VERIFIER_LOGS}", f"chmod a+rx / {LOGS} {TESTS}"]
@@ -190,7 +207,12 @@ async def _place_tests(handle: ContainerHandle, staged: str) -> None:
 async def _execute(handle: ContainerHandle, verifier: VerifierTable, env: Mapping[str, str]) -> TestsResult:
     began = time.monotonic()
     user = user_name(verifier.user)
-    ran = await handle.run(f"{TESTS}/test.sh", timeout_s=verifier.timeout_sec, user=user, env=env)
+    try:
+        ran = await handle.run(f"{TESTS}/test.sh", timeout_s=verifier.timeout_sec, user=user, env=env)
+    except ContainerError as error:
+        if await handle.find_limit() != "container_crash":
+            raise
+        return TestsResult(failure="verifier_error", message=f"the tests crashed their container: {error}")
     result = TestsResult(exit_code=ran.exit_code, output=ran.text[-OUTPUT_CHARS:], seconds=time.monotonic() - began)
     if ran.timed_out:
         result.failure = "verifier_timeout"
