@@ -206,7 +206,7 @@ def test_an_installed_environment_that_changed_is_refused_with_the_versions_that
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book = make_book(tmp_path / "run")  # nothing of its source is stored
-    monkeypatch.setattr(planning, "is_tampered", lambda spec, run: False)
+    monkeypatch.setattr(planning, "require_unedited", lambda spec, run: None)
     monkeypatch.setattr(planning, "find_changed_file", lambda spec, run: "sums.py")
     for now, detail in (
         ({"rollbook": "0"}, ""),

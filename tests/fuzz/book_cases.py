@@ -27,12 +27,12 @@ from fuzz.cases import (
     draw_text,
     write_record,
 )
-from rollbook.book import Book, CountedLines, LineReader, read_presences, rollouts, verify_run
+from rollbook.book import Book, CountedLines, LineReader, is_source_edited, read_presences, rollouts, verify_run
 from rollbook.book.counted_lines import ScoredLineHeader
 from rollbook.book.leases import _read_lease
 from rollbook.book.seals import read_seal
 from rollbook.core import EnvironmentSpec, FailedLine, Manifest, Round, ScoredLine, Turn
-from rollbook.environments import import_closure, is_tampered
+from rollbook.environments import import_closure
 from rollbook.reports import make_report
 from rollbook.tokens.sidecar import decode_tokens, encode_tokens
 
@@ -263,6 +263,9 @@ class KnownRun:
         ]  # fmt: skip
         data = b"".join(json.dumps(line).encode() + b"\n" for line in self.lines)
         self.manifest = draw_manifest(draw, data, self.samples)
+        if (spec := self.manifest["environments"]["Sums"])["snapshot"]:
+            files.write("source/sums.py", draw_text(draw).encode())
+            spec["digest"] = digest(files.path / "source", ["sums"])
         self.parts = draw_parts(draw, self.tasks, self.samples)
         manifest = write_record(self.manifest)
         self.rounds = [draw_round(draw, number, manifest) for number in range(1, draw.randint(1, 2) + 1)]
@@ -457,10 +460,10 @@ def make_snapshot(draw: random.Random) -> Case:
                 queue += imports[name]
         found = {path.stem for path in import_closure(files.path, files.path / "main.py")}
         spec = EnvironmentSpec("x", "main:X", {}, digest=digest(files.path, names), snapshot=".")
-        before = is_tampered(spec, files.path)
+        before = is_source_edited(files.path, spec)
         changed = files.path / f"{draw.choice((*names, 'other'))}.py"
         changed.write_bytes((changed.read_bytes() if changed.exists() else b"") + draw.choice((b" ", b"#")))
-        after = is_tampered(spec, files.path)
+        after = is_source_edited(files.path, spec)
     return Case(imports, (found, before, after), (reached, False, True))
 
 

@@ -26,11 +26,10 @@ from fuzz.book_cases import (
 )
 from fuzz.cases import Case, MakeCase, draw_name, draw_text, write_record
 from fuzz.record_cases import REFUSED, agree, read_or_refuse
-from rollbook.book import Book, LineReader, SealedExtents, verify_run
+from rollbook.book import Book, LineReader, SealedExtents, is_source_edited, verify_run
 from rollbook.book.leases import _read_lease
 from rollbook.book.seals import read_seal
 from rollbook.core import EnvironmentSpec, Extent, ScoredLine, Seal
-from rollbook.environments import is_tampered
 from rollbook.reports import make_report
 from rollbook.tokens.sidecar import decode_tokens
 
@@ -146,7 +145,7 @@ def spoil_snapshot(draw: random.Random, files: Files) -> tuple[str, Callable[[],
     files.write("main.py", draw_name(draw).encode())
     wrong = change_digit(draw, digest(files.path, ["main"]))
     spec = EnvironmentSpec("x", "main:X", {}, digest=wrong, snapshot=".")
-    return "environment", lambda: REFUSED if is_tampered(spec, files.path) else "it is used"
+    return "environment", lambda: REFUSED if is_source_edited(files.path, spec) else "it is used"
 
 
 CASES: dict[str, MakeCase] = {

@@ -20,7 +20,7 @@ import msgspec
 from fuzz.cases import write_record
 from fuzz.record_cases import agree
 from rollbook.agents.tool_formats import read_calls
-from rollbook.book import Book, LineReader, read_presences, verify_run
+from rollbook.book import Book, LineReader, digest_source, is_source_edited, read_presences, verify_run
 from rollbook.book.leases import _read_lease
 from rollbook.book.seals import read_seal
 from rollbook.core import (
@@ -36,13 +36,12 @@ from rollbook.core import (
     encode_record,
 )
 from rollbook.engine.blends import read_blend
-from rollbook.environments import import_closure, is_tampered
+from rollbook.environments import import_closure
 from rollbook.environments.answers.choices import read_letter
 from rollbook.environments.answers.comparison import is_same_answer, parse_number
 from rollbook.environments.answers.extraction import extract_answer, extract_math_answer, find_last_number, last_block
 from rollbook.environments.harbor import find_refusals, read_task
 from rollbook.environments.harbor.rewards import parse_json, parse_text
-from rollbook.environments.snapshot import digest_files
 from rollbook.errors import RollbookError
 from rollbook.gym.responses import read_response
 from rollbook.gym.rows import read_task as read_gym_task
@@ -214,7 +213,7 @@ def read_snapshot(path: Path) -> None:
     found = import_closure(folder, path)
     assert path in found
     spec = EnvironmentSpec("x", "sums:Sums", {}, digest=SNAPSHOT_DIGEST, snapshot=".")
-    assert is_tampered(spec, folder) == (path.read_bytes() != SOURCE), "a changed snapshot was accepted"
+    assert is_source_edited(folder, spec) == (path.read_bytes() != SOURCE), "a changed snapshot was accepted"
 
 
 def digest_snapshot() -> str:
@@ -223,7 +222,7 @@ def digest_snapshot() -> str:
         files = {"sums.py": SOURCE, "helper.py": HELPER}
         for name, data in files.items():
             Path(folder, name).write_bytes(data)
-        return digest_files({name: Path(folder, name) for name in files})
+        return digest_source(Path(folder))
 
 
 def read_worker(data: bytes) -> object:
