@@ -219,19 +219,20 @@ clean: ## Delete the virtual environments and caches; runs stay.
 	@.venv/bin/python -m venv .venv-ray
 	@.venv-ray/bin/python -m pip --disable-pip-version-check -qq install --editable '.[ray]' pytest hypothesis && touch $@
 
-# verifiers 0.3 is the last version that runs rollouts in one process; one that cannot be installed is left out, loudly.
+# verifiers 0.3 is the last version that runs rollouts in one process; a peer that cannot be installed is left out, loudly,
+# and tried again the next time.
 build/peers/ready: Makefile | .venv/bin/python
-	@for peer in 'inspect_ai inspect-ai==0.3.285 openai' 'verifiers verifiers==0.3.1' 'lm-eval lm-eval[api]==0.4.13'; do \
-	  set -- $$peer; name=$$1; shift; echo "Installing $$name into build/peers/$$name ..."; \
-	  .venv/bin/python -m venv "build/peers/$$name" \
+	@missing=""; for peer in '.venv/bin/python inspect_ai inspect-ai==0.3.285 openai' \
+	  '.venv/bin/python verifiers verifiers==0.3.1' '.venv/bin/python lm-eval lm-eval[api]==0.4.13' \
+	  'python3.12 harbor harbor==0.24.0 podman-compose'; do \
+	  set -- $$peer; python=$$1 name=$$2; shift 2; \
+	  if [ "build/peers/$$name/ready" -nt Makefile ]; then continue; fi; \
+	  echo "Installing $$name into build/peers/$$name ..."; \
+	  "$$python" -m venv "build/peers/$$name" \
 	    && "build/peers/$$name/bin/python" -m pip --disable-pip-version-check -qq install "$$@" \
-	    || { rm -rf "build/peers/$$name"; echo "make: $$name COULD NOT BE INSTALLED" >&2; }; \
-	done
-	@echo "Installing harbor into build/peers/harbor ..."; \
-	python3.12 -m venv build/peers/harbor \
-	  && build/peers/harbor/bin/python -m pip --disable-pip-version-check -qq install harbor==0.24.0 podman-compose \
-	  || { rm -rf build/peers/harbor; echo "make: harbor COULD NOT BE INSTALLED; it needs python3.12" >&2; }
-	@touch $@
+	    && touch "build/peers/$$name/ready" \
+	    || { rm -rf "build/peers/$$name"; missing=$$name; echo "make: $$name COULD NOT BE INSTALLED with $$python" >&2; }; \
+	done; [ "$$missing" ] || touch $@
 
 # The package lm-eval carries the authors' rules; what it needs to run models is not installed.
 .venv-ifeval/ready: pyproject.toml | .venv/bin/python
