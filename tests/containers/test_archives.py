@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import tarfile
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.containers.archives import unpack
+from rollbook.containers.archives import is_machine_error, open_archive, unpack
 
 
 def pack(entries: dict[str, bytes | tuple[bytes, str] | None]) -> io.BytesIO:
@@ -113,3 +114,32 @@ def test_no_entry_is_unpacked_outside_of_the_target(tmp_path: Path, name: str) -
     with pytest.raises((OSError, ValueError)):
         unpack(pack({name: b"evil"}), target, "/app", 1000)
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("size", [0, 1, 512, 9_000, 10_240, 30_000])
+def test_an_archive_ends_behind_its_last_file(size: int) -> None:
+    file = io.BytesIO()
+    with open_archive(file) as tar:
+        entry = tarfile.TarInfo("data")
+        entry.size = size
+        tar.addfile(entry, io.BytesIO(bytes(size)))
+    assert file.tell() == 0
+    assert len(file.getvalue()) == 512 + -(-size // 512) * 512 + 1024
+    with tarfile.open(fileobj=file) as tar:
+        assert [(each.name, each.size) for each in tar] == [("data", size)]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(errno.EIO, ""), True),
+        (OSError(errno.ENOSPC, ""), True),
+        (OSError(errno.EMFILE, ""), True),
+        (NotADirectoryError(errno.ENOTDIR, ""), False),
+        (OSError(errno.ENAMETOOLONG, ""), False),
+        (FileExistsError("a"), False),
+        (ValueError("a"), False),
+    ],
+)
+def test_errors_of_the_disk_are_of_this_machine_and_errors_of_names_are_not(error: Exception, expected: bool) -> None:
+    assert is_machine_error(error) is expected

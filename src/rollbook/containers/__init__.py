@@ -9,7 +9,7 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.containers.archives import MAX_LEVELS, is_too_deep
+    from rollbook.containers.archives import MAX_LEVELS, is_machine_error, is_too_deep, open_archive
     from rollbook.containers.container import (
         IMAGE_NAME,
         LEAST_CPUS,
@@ -63,11 +63,13 @@ __all__ = [
     "forward_into",
     "forward_out",
     "hash_folder",
+    "is_machine_error",
     "is_path_inside",
     "is_text",
     "is_too_deep",
     "list_absolute",
     "list_own_objects",
+    "open_archive",
     "reap_leftovers",
     "repair_user_files",
     "restore_pristine_files",

@@ -1,12 +1,18 @@
-"""Unpack archives of files that code inside a container made: nothing in them may lead anywhere on this machine."""
+"""Archives of files on their way into a container and out of it.
+
+Code inside a container made what comes out: nothing in it may lead anywhere on this machine.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import shutil
 import stat
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +21,33 @@ MAX_STEPS = 128
 
 MAX_LEVELS, MAX_NAME_BYTES = 200, 2048
 """Programs of this machine that walk through folders, ours too, fail or become slow where those are deeper."""
+
+MACHINE_ERRORS = frozenset(
+    {
+        errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EACCES, errno.EPERM,
+        errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLINK, errno.ETIMEDOUT,
+    }
+)  # fmt: skip
+"""Errors of this machine's disk, memory and limits: names and kinds of files that code inside made cause others."""
+
+
+def is_machine_error(error: Exception) -> bool:
+    """Whether files could not be copied because of this machine, and not because of what code inside made."""
+    return isinstance(error, OSError) and error.errno in MACHINE_ERRORS
+
+
+@contextmanager
+def open_archive(file: IO[bytes]) -> Iterator[tarfile.TarFile]:
+    """Write an archive that has nothing behind its end, and go back to its beginning.
+
+    Python appends zeros up to a multiple of 10,240 bytes. `podman cp` stops reading at the end, and fails if the zeros
+    are more than it reads at once.
+    """
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        yield tar
+        size = tar.offset + 2 * tarfile.BLOCKSIZE
+    file.truncate(size)
+    file.seek(0)
 
 
 def unpack(file: IO[bytes], target: Path, source: str, max_bytes: int) -> list[str]:

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from rollbook.containers.archives import unpack
+from rollbook.containers.archives import open_archive, unpack
 from rollbook.containers.container import Container
 from rollbook.containers.control_groups import (
     SHOW_GROUPS,
@@ -53,6 +53,13 @@ EVENT_S = 0.3
 """The kernel reports the end of a control group a little later."""
 
 UNMOUNT_CHECKS, UNMOUNT_CHECK_S, RELEASE_CHECKS = 300, 0.1, 20
+COPY_FAULTS = (
+    "no space left", "disk quota exceeded", "input/output error", "read-only file system", "stale file handle",
+    "too many open files", "cannot allocate memory", "resource temporarily unavailable", "closed pipe",
+    "cannot connect to", "connection refused", "i/o timeout", "unexpected eof",
+)  # fmt: skip
+"""What a runtime reports if this machine or its engine fails; files that code inside made cause other errors."""
+
 MAX_FILE_BYTES = 64 << 20
 MAX_DOWNLOAD_BYTES = 256 << 20
 
@@ -404,7 +411,7 @@ class ContainerHandle:
 
     async def _put_file(self, target: PurePosixPath, content: bytes) -> None:
         archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as tar:
+        with open_archive(archive) as tar:
             entry = tarfile.TarInfo(target.name)
             entry.size, entry.mode = len(content), 0o644
             tar.addfile(entry, io.BytesIO(content))
@@ -498,11 +505,11 @@ class ContainerHandle:
         await self._runtime.release_files(self.name)
 
     async def _explain_copy(self, source: str, code: int, errors: str) -> Exception:
-        """Return why a file was not copied: it is missing or cannot be read, or the container or command ended."""
-        why = f"{source} cannot be copied: {summarize_error(errors)}"
-        missing = "could not be found" in errors or "could not find" in errors.lower()
-        ours = code < 0 or "no space left" in errors.lower()
-        if missing or (not ours and await self._exists()):
+        """Return why a file was not copied: it is missing, a link in a circle or the like, or this machine failed."""
+        why, said = f"{source} cannot be copied: {summarize_error(errors)}", errors.lower()
+        missing = "could not be found" in said or "could not find" in said
+        failed = code < 0 or any(fault in said for fault in COPY_FAULTS)
+        if missing or (not failed and await self._exists()):
             return FileNotFoundError(why)
         return ContainerError(why)
 
@@ -666,7 +673,7 @@ def _parse_listening(table: str) -> Iterator[int]:
 def _pack_folder(path: str) -> bytes:
     """Return an archive with an empty folder."""
     archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
+    with open_archive(archive) as tar:
         entry = tarfile.TarInfo(path.lstrip("/"))
         entry.type, entry.mode = tarfile.DIRTYPE, 0o755
         tar.addfile(entry)
@@ -674,9 +681,8 @@ def _pack_folder(path: str) -> bytes:
 
 
 def _pack(source: Path, name: str, file: IO[bytes]) -> None:
-    with tarfile.open(fileobj=file, mode="w") as tar:
+    with open_archive(file) as tar:
         tar.add(source, arcname=name if source.is_file() else ".", filter=_own_by_root)
-    file.seek(0)
 
 
 def _own_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -1,7 +1,7 @@
 """Empty the folders of a container before the runtime removes them, where code inside made them too deep for that.
 
 podman opens a file for each level of a folder that it removes. If it has no more files, it stops half-way, and then
-every later command of podman fails, also those of other containers.
+every later command of podman fails, also those of other containers. docker fails where the path becomes too long.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class LabelledObject(NamedTuple):
 
 
 class ContainerFolders(msgspec.Struct):
-    """A container of podman: its first process, and the folders of this machine that have its files."""
+    """The first process of a container, and the folders of this machine that have its files."""
 
     id: str
     name: str
@@ -406,8 +406,16 @@ class CommandLine:
         return "; ".join(reasons)
 
     async def empty_containers(self, names: Sequence[str]) -> list[str]:
-        """Return the containers that must not be removed yet: none."""
-        return []
+        """End containers, and remove folders of theirs that are too deep for the runtime; return which have more left.
+
+        podman would not remove such a folder, and fail at every later command; docker would keep the container.
+        """
+        if os.geteuid() != 0 or not names:
+            return []
+        output = await self.call("container", "inspect", "--format", _FOLDERS_FORMAT, *names)
+        found = [msgspec.json.decode(line, type=ContainerFolders) for line in output.stdout.splitlines()]
+        left = [each for each in found if not await asyncio.to_thread(_empty_container, each)]
+        return [name for name in names if any(name in (each.id, each.name.lstrip("/")) for each in left)]
 
     async def _exists(self, each: LabelledObject) -> bool:
         """Return whether an object is still there; one that cannot be looked up counts as there."""
@@ -472,18 +480,6 @@ class Podman(CommandLine):
             which = ", ".join(sorted(missing))
             why = f"podman without root cannot limit {which} on this machine (it needs cgroup v2, and these delegated)"
             raise UsageError(f"{why}: run as root")
-
-    async def empty_containers(self, names: Sequence[str]) -> list[str]:
-        """End containers, and remove folders of theirs that are too deep for podman; return which have more to remove.
-
-        podman would not remove such a folder, and fail at every later command.
-        """
-        if os.geteuid() != 0 or not names:
-            return []
-        output = await self.call("container", "inspect", "--format", _FOLDERS_FORMAT, *names)
-        found = [msgspec.json.decode(line, type=ContainerFolders) for line in output.stdout.splitlines()]
-        left = [each for each in found if not await asyncio.to_thread(_empty_container, each)]
-        return [name for name in names if any(name in (each.id, each.name) for each in left)]
 
     async def release_files(self, name: str) -> None:
         """Unmount the files of a container that has ended: a `podman cp` or `exec` that is killed leaves them mounted.

@@ -244,9 +244,19 @@ def test_a_crash_of_the_first_process_while_the_tests_run_is_a_failure_of_the_te
     play(tmp_path / "run", task, "oracle")
     ((_, _, failure),) = rollbook.load(tmp_path / "run").failures()
     assert failure.kind == "verifier_error"
-    assert "the tests crashed their container" in failure.message
+    assert "the tests ended their container (container_crash)" in failure.message
     lines = [json.loads(line) for path in tmp_path.glob("run/journals/*.jsonl") for line in path.open()]
     assert len([line for line in lines if line.get("failure")]) == 1
+
+
+def test_tests_that_write_too_much_are_a_failure_of_the_tests_at_once(tmp_path: Path) -> None:
+    task = copy_task("write-word", tmp_path / "task", "memory_mb", "storage_mb = 20\nmemory_mb")
+    fill = "for i in 1 2 3 4 5; do head -c 15000000 /dev/zero > /app/$i; done; sleep 60"
+    (task / "tests" / "test.sh").write_text(f"#!/bin/bash\n{fill}\necho 1 > /logs/verifier/reward.txt\n")
+    play(tmp_path / "run", task, "oracle")
+    ((_, _, failure),) = rollbook.load(tmp_path / "run").failures()
+    assert failure.kind == "verifier_error"
+    assert "the tests ended their container (storage_limit)" in failure.message
 
 
 FILL_PROCESSES = """(for i in $(seq 1500); do sleep 100 & done) 2>/dev/null &
@@ -494,7 +504,6 @@ def test_the_healthcheck_of_a_separate_container_of_tests_is_awaited(tmp_path: P
 def test_artifacts_never_take_the_place_of_others(tmp_path: Path) -> None:
     artifacts = """artifacts = [
   "/app/report",
-  { source = "/app/notes", destination = "app/report" },
   { source = "/app/notes", destination = "app/summary" },
   { source = "/app/report/", destination = "app/notes" },
 ]"""
@@ -508,7 +517,43 @@ def test_artifacts_never_take_the_place_of_others(tmp_path: Path) -> None:
     found = {str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()}
     names = {"app/report/summary.txt", "app/summary/n.md", "app/notes/summary.txt"}
     assert {name for name in found if "/app/" in name} == {f"artifacts/{name}" for name in names}
-    assert rollout.outcome["steps"][0]["notes"] == ["artifact /app/notes: another artifact is kept as report"]
+    assert rollout.outcome["steps"][0]["notes"] == []
+
+
+COPY_FAILS = """#!/bin/bash
+case "$*" in
+  "cp rollbook-"*":/{path} -") echo "Error: copying: read /var/lib/x: input/output error" >&2; exit 125 ;;
+esac
+exec {runtime} "$@"
+"""
+
+
+@pytest.mark.parametrize("path", ["app/answer.txt", "logs/verifier"])
+def test_files_that_this_machine_cannot_copy_are_a_failure_and_no_score(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / RUNTIME
+    program.parent.mkdir()
+    program.write_text(COPY_FAILS.format(path=path, runtime=shutil.which(RUNTIME)))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    assert play(tmp_path / "run", TASKS / "separate-tests", "oracle") == {}
+    ((_, _, failure),) = rollbook.load(tmp_path / "run").failures()
+    assert failure.kind == "container_error"
+    assert f"/{path} cannot be copied: Error: copying: read /var/lib/x: input/output error" in failure.message
+    assert list_left() == []
+
+
+def test_artifacts_and_tests_may_have_any_size(tmp_path: Path) -> None:
+    """An archive of 30,000 or 256,000 bytes is filled up with zeros that podman does not read."""
+    task = copy_task("separate-tests", tmp_path / "task", '"/app/answer.txt"', '"/app/long.bin"')
+    (task / "tests" / "data.bin").write_bytes(bytes(256_000))
+    solve = task / "solution" / "solve.sh"
+    solve.write_text(f"{solve.read_text()}\nhead -c 30000 /dev/zero > long.bin\n")
+    test = task / "tests" / "test.sh"
+    sizes = '"$(stat -c %s /tests/data.bin /app/long.bin | xargs)" = "256000 30000"'
+    test.write_text(f"#!/bin/bash\n[ {sizes} ]\necho $((!$?)) > /logs/verifier/reward.txt\n")
+    assert rewards(play(tmp_path / "run", task, "oracle")) == {"task": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -547,6 +592,29 @@ def test_separate_tests_find_the_files_that_links_of_an_artifact_lead_to(tmp_pat
     note = "artifact /app/work: links that lead elsewhere or special files are left out: work/out"
     assert rollout.outcome["steps"][0]["notes"] == [note]
     assert reverify(tmp_path / "run", tmp_path / "again") == ([1.0], [])
+
+
+def test_an_agent_cannot_avoid_its_score_by_work_that_the_setup_of_the_next_step_fails_on(tmp_path: Path) -> None:
+    task = copy_task("two-steps", tmp_path / "task", 'command = "test -f /app/given.txt"', 'command = "true"')
+    (task / "steps" / "first" / "solution" / "solve.sh").write_text(
+        "#!/bin/bash\necho one > one.txt; mkdir setup.txt\n"
+    )
+    (task / "steps" / "second" / "tests" / "test.sh").write_text("#!/bin/bash\necho 0.25 > /logs/verifier/reward.txt\n")
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (0.625, 1)
+    (note, *_) = rollout.outcome["steps"][1]["notes"]
+    assert note.startswith("setup.sh of step second: exit code 1")
+
+
+def test_the_setup_of_the_first_step_that_fails_is_a_failure(tmp_path: Path) -> None:
+    task = copy_task("two-steps", tmp_path / "task", "[environment]", "[environment]")
+    (task / "steps" / "first" / "workdir").mkdir()
+    (task / "steps" / "first" / "workdir" / "setup.sh").write_text("exit 3\n")
+    assert play(tmp_path / "run", task, "oracle") == {}
+    ((_, _, failure),) = rollbook.load(tmp_path / "run").failures()
+    assert failure.kind == "container_error"
+    assert "setup.sh of step first: exit code 3" in failure.message
 
 
 def test_nothing_of_the_tests_of_a_step_is_left_for_the_agent_of_the_next(
@@ -701,6 +769,54 @@ def test_an_agent_that_ends_an_mcp_server_of_its_task_is_scored(tmp_path: Path, 
     assert rollout.score
     assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
     assert list_left() == []
+
+
+SERVER_STEPS = """
+[[steps]]
+name = "first"
+
+[[steps]]
+name = "second"
+"""
+
+
+@pytest.mark.parametrize("change", ["rm /srv/words.sh", "sed -i s/word_of/bash/ /srv/words.sh"])
+def test_an_agent_that_breaks_the_mcp_server_of_its_next_step_is_scored(tmp_path: Path, change: str) -> None:
+    from support.turns import serve_turns
+
+    task = copy_task("tool-server", tmp_path / "task", "[agent]", "[agent]")
+    with (task / "task.toml").open("a") as file:
+        file.write(SERVER_STEPS)
+    for name in ("first", "second"):
+        (task / "steps" / name).mkdir(parents=True)
+        (task / "steps" / name / "instruction.md").write_text(f"The {name} step.\n")
+    work = f"echo green-root---polite > /app/word.txt; {change}"
+    turns = [call("bash", command=work), {"answer": "done"}, call("word_of", colour="green"), {"answer": "done"}]
+    with serve_turns(turns) as url:
+        rollbook.run(f"harbor:{task}", model=url, out=str(tmp_path / "run"))
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    said = [message.text for message in rollout.messages if message.role == "tool"]
+    assert "word_of is not reachable: its server did not start again" in said[-1]
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+
+
+def test_an_agent_that_writes_too_much_by_a_tool_of_an_mcp_server_is_scored(tmp_path: Path) -> None:
+    from support.turns import serve_turns
+
+    task = copy_task("tool-server", tmp_path / "task", "memory_mb = 256", "memory_mb = 256\nstorage_mb = 20")
+    server = task / "environment" / "words.sh"
+    fill = "for i in 1 2 3 4; do head -c 15000000 /dev/zero > /app/$i; done; sleep 30"
+    server.write_text(
+        server.read_text().replace('*\'"method":"tools/call"\'*)', f'*\'"method":"tools/call"\'*) {fill}', 1)
+    )
+    turns = [call("word_of", colour="green"), {"answer": "done"}]
+    with serve_turns(turns) as url:
+        rollbook.run(f"harbor:{task}", model=url, out=str(tmp_path / "run"))
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    assert (rollout.ended, rollout.attempt) == ("storage_limit", 1)
+    assert rollout.score
+    assert rollout.score.reward == 0.0
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,12 @@ def test_the_task_folders_of_our_tests_are_honoured(folder: Path) -> None:
         (QUIET + "[verifier]\ntimeout_sec = 1e13", "[verifier] timeout_sec = 10000000000000.0"),
         ('artifacts = ["/a\\u0000b"]\n' + QUIET, r"artifacts: '/a\x00b'"),
         ('artifacts = [{ source = "/a", destination = "a\\u0000b" }]\n' + QUIET, r"destination 'a\x00b'"),
+        (
+            'artifacts = [{ source = "/a", destination = "d" }, { source = "/b", destination = "d" }]\n' + QUIET,
+            "artifacts: /a and /b would be kept in one place, d: name another one",
+        ),
+        ('artifacts = ["/app", { source = "/b", destination = "app/c" }]\n' + QUIET, "/app and /b would be kept"),
+        ('artifacts = ["/app/c/d", { source = "/b", destination = "app/c" }]\n' + QUIET, "/app/c/d and /b would"),
         (HTTP_SERVER + 'url = "http://localhost:99999/mcp"', "url = 'http://localhost:99999/mcp'"),
         (HTTP_SERVER + 'url = "http://[::1"', "url = 'http://[::1'"),
         (

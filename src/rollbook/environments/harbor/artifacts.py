@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator
@@ -11,10 +10,10 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from rollbook.containers import MAX_LEVELS, ContainerHandle, hash_folder, is_too_deep
+from rollbook.containers import MAX_LEVELS, ContainerHandle, hash_folder, is_machine_error, is_too_deep
 from rollbook.environments.harbor.task_files import Artifact, artifact_source
 from rollbook.environments.harbor.verification import LOGS, KeptArtifact
-from rollbook.errors import RolloutFailed
+from rollbook.errors import ContainerError, RolloutFailed
 
 MAX_ARTIFACT_BYTES = 64 << 20
 NAMED, NAME_CHARS = 3, 100
@@ -92,8 +91,8 @@ async def _copy(handle: ContainerHandle, artifacts: list[str | Artifact], folder
             collected.notes.append(f"artifact {source}: {str(error)[:200]}")
             continue
         except (OSError, ValueError, tarfile.TarError) as error:
-            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-                raise
+            if is_machine_error(error):
+                raise ContainerError(f"artifact {source} cannot be kept: {error}") from error
             collected.notes.append(f"artifact {source}: {str(error)[:200]}")
             continue
         if left_out:

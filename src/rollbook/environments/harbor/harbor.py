@@ -74,6 +74,8 @@ class HarborState(msgspec.Struct):
     done: list[StepOutcome] = []
     stopped: bool = False
     """Whether a step missed its reward, so that the later ones are not tried."""
+    note: str = ""
+    """Why the agent cannot work on the present step."""
 
     @property
     def step(self) -> TaskStep:
@@ -284,18 +286,19 @@ async def run_as_root(handle: ContainerHandle, command: str) -> None:
         raise ContainerError(f"{command}: {result.text.strip()[-300:]}")
 
 
-async def begin_step(state: HarborState) -> None:
-    """Put the files of a step in place, run its setup, wait until it is healthy, and begin the agent's time."""
+async def begin_step(state: HarborState) -> bool:
+    """Put the files of a step in place, run its setup, wait until it is healthy, and begin the agent's time.
+
+    Return whether the agent can work on it: the setup of a later step may fail because of what the agent did before.
+    Then only the tests of the step run, and judge what is there.
+    """
     step, handle = state.step, state.handle
     state.terminal.user = user_name(step.agent.user)
-    files = step.folder / "workdir"
-    if step.name and files.is_dir():
-        place = (await handle.run("pwd")).text.strip()
-        await handle.upload(files, place)
-        if (files / "setup.sh").is_file():
-            setup = await handle.run("bash ./setup.sh", workdir=place, user=state.terminal.user, timeout_s=SETUP_S)
-            if setup.exit_code:
-                raise ContainerError(f"setup.sh of step {step.name}: exit code {setup.exit_code}: {setup.text[-300:]}")
+    if note := await _set_up(handle, step, state.terminal.user):
+        if not state.done:
+            raise ContainerError(note)
+        state.note = note
+        return False
     if state.done:  # what is not healthy now may be work of the agent
         checks = [state.task.config.environment.healthcheck, step.healthcheck]
         await wait_for_services(handle, checks, set(), state.terminal.user)
@@ -303,11 +306,25 @@ async def begin_step(state: HarborState) -> None:
         await wait_until_healthy(handle, step.healthcheck, state.terminal.user)
     await state.servers.start(state.terminal.user)
     state.terminal.set_deadline(step.agent.timeout_sec)
+    return True
+
+
+async def _set_up(handle: ContainerHandle, step: TaskStep, user: str) -> str:
+    """Put the files of a step in the working folder and run its setup.sh; return why that failed."""
+    files = step.folder / "workdir"
+    if not step.name or not files.is_dir():
+        return ""
+    place = (await handle.run("pwd")).text.strip()
+    await handle.upload(files, place)
+    if not (files / "setup.sh").is_file():
+        return ""
+    setup = await handle.run("bash ./setup.sh", workdir=place, user=user, timeout_s=SETUP_S)
+    return f"setup.sh of step {step.name}: exit code {setup.exit_code}: {setup.text[-300:]}" if setup.exit_code else ""
 
 
 async def advance(state: HarborState) -> str | None:
     """End a step and begin the next one; return its instruction, or None if there is none or it is not reached."""
-    if state.stopped or len(state.done) + 1 >= len(state.steps):
+    if state.stopped or state.note or len(state.done) + 1 >= len(state.steps):
         return None
     step = state.step
     await finish_step(state)
@@ -316,8 +333,7 @@ async def advance(state: HarborState) -> str | None:
         return None
     if not step.verifier.is_separate:
         await remove_tests(state.handle)
-    await begin_step(state)
-    return state.step.instruction
+    return state.step.instruction if await begin_step(state) else None
 
 
 async def remove_tests(handle: ContainerHandle) -> None:
@@ -355,7 +371,7 @@ async def finish_step(state: HarborState) -> None:
                 await restart_usable(handle)
         else:
             tests = await run_shared_tests(handle, step, kept, checks, ports, state.task.config.kept_changes)
-    outcome = StepOutcome(step.name, tests, [*filter(None, notes), *artifacts.notes])
+    outcome = StepOutcome(step.name, tests, [*filter(None, [state.note, *notes]), *artifacts.notes])
     if handle.artifacts and kept:
         outcome.artifacts = await asyncio.to_thread(record_artifacts, artifacts, handle.artifacts.parent, kept)
     state.done.append(outcome)

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
@@ -60,6 +61,7 @@ def find_refusals(task: HarborTask, *, allow_network: bool) -> list[str]:
         checks += _check_healthcheck(step.healthcheck, "healthcheck")
         checks += _check_verifier(task, step, allow_network)
         checks += [line for artifact in step.artifacts for line in _check_artifact(artifact)]
+        checks += _check_places(step.artifacts)
         found += [f"{where}{line}" for line in checks]
     if len({step.name for step in task.steps}) < len(task.steps):
         found.append("[[steps]]: two have the same name")
@@ -152,6 +154,20 @@ def _check_artifact(artifact: str | Artifact) -> Iterator[str]:
         yield f"artifacts: exclude of {source}: artifacts are kept whole"
     if artifact.destination and not (is_safe_path(f"/{artifact.destination}") and is_text(artifact.destination)):
         yield f"artifacts: destination {artifact.destination!r} is no relative path without .."
+
+
+def _check_places(artifacts: list[str | Artifact]) -> Iterator[str]:
+    """Refuse an artifact that is renamed to where another one is kept: only one of them would reach the tests."""
+    for one, other in combinations(artifacts, 2):
+        sources, places = (artifact_source(one), artifact_source(other)), (_find_place(one), _find_place(other))
+        as_inside = all(PurePosixPath(s.lstrip("/")) == place for s, place in zip(sources, places, strict=True))
+        if not as_inside and (places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0])):
+            yield f"artifacts: {sources[0]} and {sources[1]} would be kept in one place, {places[1]}: name another one"
+
+
+def _find_place(artifact: str | Artifact) -> PurePosixPath:
+    wanted = artifact.destination if isinstance(artifact, Artifact) else None
+    return PurePosixPath((wanted or artifact_source(artifact)).lstrip("/"))
 
 
 def _check_environment(table: EnvironmentTable, name: str, allow_network: bool) -> Iterator[str]:

@@ -14,7 +14,7 @@ from rollbook.core import JSON
 from rollbook.environments.environment import McpServer
 from rollbook.environments.harbor.task_files import McpTable
 from rollbook.environments.tools import ToolMisuse, ToolOutput, read_offered_tools
-from rollbook.errors import RolloutFailed, UsageError
+from rollbook.errors import ContainerError, RolloutFailed, UsageError
 
 if TYPE_CHECKING:
     from rollbook.environments.mcp import McpSession
@@ -36,18 +36,28 @@ class TaskServers:
         self.tools: list[JSON] = []
 
     async def start(self, user: str) -> None:
-        """Start every server as a user of the container, and list the tools."""
+        """Start every server as a user of the container, and list the tools.
+
+        Once the agent has worked, a server that does not start may be its doing, and its tools are only missing.
+        """
         known = dict.fromkeys(self._taken, "the agent")
         self.tools = []
-        if not self._agent_has_worked:  # later, it may be the agent that removed a command
+        has_worked, self._agent_has_worked = self._agent_has_worked, True
+        if not has_worked:
             await self._require_commands(user)
-            self._agent_has_worked = True
         for table in self._tables:
-            session = await self._open(table, user)
-            tools = read_tools(await self._list(session, table), known, table.name)
-            known |= dict.fromkeys(tools, f"MCP server {table.name}")
-            self._session_of_tool |= dict.fromkeys(tools, session)
-            self.tools += tools.values()
+            try:
+                await self._start_one(table, user, known)
+            except RolloutFailed:
+                if not has_worked or not await self._handle.is_running():
+                    raise
+
+    async def _start_one(self, table: McpTable, user: str, known: dict[str, str]) -> None:
+        session = await self._open(table, user)
+        tools = read_tools(await self._list(session, table), known, table.name)
+        known |= dict.fromkeys(tools, f"MCP server {table.name}")
+        self._session_of_tool |= dict.fromkeys(tools, session)
+        self.tools += tools.values()
 
     async def _require_commands(self, user: str) -> None:
         """Fail at once if the image lacks the command of a server: no later attempt finds it."""
@@ -88,14 +98,16 @@ class TaskServers:
 
         The server runs where the agent can end it: an agent must not avoid its score by that.
         """
+        if not (session := self._session_of_tool.get(name)):
+            raise ToolMisuse(f"{name} is not reachable: its server did not start again")
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._session_of_tool[name].call(name, arguments)
+                return await session.call(name, arguments)
         except TimeoutError:
             raise ToolMisuse(f"{name} took longer than {timeout_s:g} s") from None
         except RolloutFailed as error:
             if not await self._handle.is_running():
-                raise
+                raise ContainerError(error.message) from None
             raise ToolMisuse(error.message) from None
 
     async def stop(self) -> None:

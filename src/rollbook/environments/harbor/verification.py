@@ -24,7 +24,9 @@ from rollbook.containers import (
     ContainerHandle,
     ContainerHost,
     clear_test_folders,
+    is_machine_error,
     list_absolute,
+    open_archive,
     restore_pristine_files,
 )
 from rollbook.core import FAILURE_KINDS, START_ANEW
@@ -181,7 +183,7 @@ async def _run_script(
 def pack_tests(folders: list[Path], name: str) -> bytes:
     """Return an archive of the tests under a name that the agent could not know; later folders go over earlier ones."""
     archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
+    with open_archive(archive) as tar:
         for folder in folders:
             tar.add(folder, arcname=name.lstrip("/"), filter=_prepare_entry)
     return archive.getvalue()
@@ -210,9 +212,9 @@ async def _execute(handle: ContainerHandle, verifier: VerifierTable, env: Mappin
     try:
         ran = await handle.run(f"{TESTS}/test.sh", timeout_s=verifier.timeout_sec, user=user, env=env)
     except ContainerError as error:
-        if await handle.find_limit() != "container_crash":
+        if (limit := await handle.find_limit()) not in ("container_crash", "storage_limit"):
             raise
-        return TestsResult(failure="verifier_error", message=f"the tests crashed their container: {error}")
+        return TestsResult(failure="verifier_error", message=f"the tests ended their container ({limit}): {error}")
     result = TestsResult(exit_code=ran.exit_code, output=ran.text[-OUTPUT_CHARS:], seconds=time.monotonic() - began)
     if ran.timed_out:
         result.failure = "verifier_timeout"
@@ -229,6 +231,8 @@ async def _collect(handle: ContainerHandle, result: TestsResult, kept: Path | No
             if not result.failure:
                 result.rewards = read_rewards(folder / "verifier")
         except (OSError, ValueError, tarfile.TarError) as error:
+            if is_machine_error(error):
+                raise ContainerError(f"{VERIFIER_LOGS} cannot be copied: {error}") from error
             result.failure, result.message = "verifier_error", f"/logs/verifier cannot be read: {error}"
         except RolloutFailed as error:
             result.failure, result.message = error.kind, _explain(error.message, result)
