@@ -322,3 +322,13 @@ def test_what_costs_as_many_steps_as_the_budget_is_counted(
         monkeypatch.setattr(majority_vote, "EXACT_STEPS", budget)
         drawn.append(maj_at_k(make_ballots([(answer, 1.0) for answer in answers]), [k])[k].drawn.tolist())
     assert drawn == [[False], [True]]
+
+
+def test_who_names_no_seed_gets_the_draws_of_seed_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(majority_vote, "EXACT_STEPS", 0)
+    rows = [(0, answer, float(answer)) for answer in (0, 0, 1, 1, 2)]
+    row, answer, score = zip(*rows, strict=True)
+    stats = TaskStats(make_columns(row, score, answer))
+    values = [each[2].values.tolist() for each in (stats.maj_at([2]), stats.maj_at([2], 0), stats.maj_at([2], 1))]
+    assert values[0] == values[1] != values[2]
+    assert maj_at_k(stats.ballots, [2])[2].values.tolist() == values[1]

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbook.core import encode
+from rollbook.stats import majority_vote
 from rollbook.stats.columns import RewardParts, make_columns, merge_columns
 from rollbook.stats.metrics import compute_metrics
 
@@ -158,3 +159,31 @@ def test_what_overflows_is_null_and_not_left_out():
     made = compute_metrics("huge", held, requested=2).json()
     assert made["maj@1"] is None
     assert made["pass@2"] == 1.0
+
+
+def test_the_interval_of_a_mean_is_cut_to_shares_only_where_rewards_are_0_or_1():
+    assert compute([(0, 1.0), (0, 1.0), (1, 1.0), (1, 0.0)]).mean_interval == (0.0, 1.0)
+    low, high = compute([(0, 1.0), (0, 1.0), (1, 1.0), (1, 0.5)]).mean_interval
+    assert low < 0.0 < 1.0 < high
+
+
+def test_only_votes_that_were_drawn_have_an_error_of_drawing(monkeypatch):
+    pairs = [(0, 1.0, 0), (0, 0.0, 1), (0, 0.0, 2)]
+    assert compute(pairs, ks=[1, 2]).maj_errors == {}
+    monkeypatch.setattr(majority_vote, "EXACT_STEPS", 0)
+    drawn = compute(pairs, ks=[1, 2])
+    assert list(drawn.maj_errors) == [2]
+    assert 0 < drawn.maj_errors[2] < 0.1
+    assert [name for name in drawn.json() if "drawing" in name] == ["maj@2_drawing_error"]
+
+
+def test_kinds_of_failures_that_did_not_occur_are_left_out():
+    made = compute([(0, 1.0)], 5, failed={"timeout": 2, "refused": 0})
+    assert (made.failed, made.pending) == ({"timeout": 2}, 2)
+    assert (compute([(0, 1.0)]).failed, compute([(0, 1.0)]).pending) == ({}, 0)
+
+
+def test_totals_are_also_given_per_scored_rollout():
+    made = compute([(0, 1.0), (0, 0.0), (1, 1.0)])
+    assert made.per_rollout(made.completion_tokens) == 2.0
+    assert compute([]).per_rollout(0) is None

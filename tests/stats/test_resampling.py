@@ -144,3 +144,10 @@ def test_signed_sums_are_all_choices_of_signs():
     rng = np.random.default_rng(1)
     sums = resampling._draw_signed_sums(np.array([1.0, 3.0]), np.array([1, 1]), 400, rng)
     assert sorted(set(sums.tolist())) == [-4.0, -2.0, 2.0, 4.0]
+
+
+def test_who_names_no_seed_gets_the_draws_of_seed_0():
+    n, totals = make_synthetic(50, 4, 3)
+    assert bootstrap_interval(n, totals) == bootstrap_interval(n, totals, seed=0)
+    differences = np.linspace(-0.5, 1, 40)
+    assert permutation_test(differences) == permutation_test(differences, seed=0) != permutation_test(differences, seed=1)

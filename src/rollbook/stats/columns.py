@@ -239,7 +239,7 @@ class TaskStats:
         size = len(self)
         silent = self.n - np.bincount(task, counts, minlength=size).astype(np.int64)
         silent_total = self.total - np.bincount(task, totals, minlength=size)
-        silent_score = np.where(silent > 0, silent_total / np.maximum(silent, 1), 0.0)
+        silent_score = np.divide(silent_total, silent, out=np.zeros(size), where=silent > 0)
         return Ballots(counts, totals / counts, np.diff(first, append=len(task)), silent, silent_score)
 
     @cached_property

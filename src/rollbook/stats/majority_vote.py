@@ -255,7 +255,7 @@ def maj_at_k(ballots: Ballots, ks: Sequence[int], seed: int = 0) -> dict[int, Ma
 def _estimate_at_k(ballots: Ballots, blocks: Sequence[_Block], k: int, seed: int) -> MajorityEstimate:
     """Votes of one and of all rollouts are known, cheap patterns are counted, and the rest is sampled."""
     size = len(ballots)
-    values = ballots.single_vote_values.copy() if k == 1 else np.where(ballots.n == k, ballots.full_vote_values, 0.0)
+    values = (ballots.single_vote_values if k == 1 else ballots.full_vote_values).copy()
     estimate = MajorityEstimate(values, np.zeros(size, np.bool_), np.zeros(size))
     if k > 1 and blocks:
         costs = [block.estimate_costs(k) for block in blocks]
