@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rollbook.book import claims as claims_module
-from rollbook.book.book import Book
+from rollbook.book.book import Book, BookDraft
 from rollbook.book.claims import ChunkClaimer, Claim, TakeoverReader, is_finished
 from rollbook.book.counted_lines import KeyMap
 from rollbook.book.heartbeats import (
@@ -22,7 +23,7 @@ from rollbook.book.heartbeats import (
 from rollbook.book.journal import Journal, JournalEntry
 from rollbook.book.leases import Leases
 from rollbook.book.seals import Seals, measure_extent, write_seals
-from rollbook.core import Rollout, Round, Seal
+from rollbook.core import EnvironmentSpec, Part, Rollout, Round, Seal, Task
 from support.books import failed, make_book, open_round, scored
 
 
@@ -483,3 +484,22 @@ def test_lines_of_keys_that_are_not_in_the_plan_are_skipped_by_an_heir(tmp_path:
     assert (sum(claim.scored for claim in claims), todo(claims)) == (1, [])
     assert [claim.failed for claim in claims if claim.failed] == [{"model_timeout": 1}]
     assert {f"{worker}.1.jsonl", f"{worker}.1.failures.jsonl"} <= set(claims[0].files)
+
+
+def make_blend(path: Path, environments: int, parts: int = 2) -> Book:
+    """A book with several environments and a part of the plan for each, of three chunks."""
+    spec = EnvironmentSpec("sums.py:Sums", "sums:Sums")
+    specs = {f"e{at}": spec for at in range(environments)}
+    manifest = msgspec.structs.replace(make_book(path.with_name(f"{path.name}-one")).manifest, environments=specs)
+    with BookDraft(path) as draft:
+        draft.add_tasks([Task(f"t{at}", "?") for at in range(3 * parts)], "e0")
+        return draft.finish(manifest, [Part((3 * at, 3 * at + 3), (0, 1), [1, 1, 1]) for at in range(parts)])
+
+
+@pytest.mark.parametrize(("environments", "order"), [(1, [0, 1, 2, 3, 4, 5]), (2, [0, 3, 1, 4, 2, 5])])
+def test_the_environments_of_a_blend_advance_together_and_one_alone_in_the_order_of_its_plan(
+    tmp_path: Path, environments: int, order: list[int]
+) -> None:
+    book = make_blend(tmp_path / "run", environments)
+    claims = all_claims(ChunkClaimer(book, open_round(book), "a"))
+    assert [claim.chunk.number for claim in claims] == order

@@ -9,6 +9,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rollbook.book import journal as journal_module
@@ -17,6 +18,7 @@ from rollbook.book.counted_lines import CountedLines, rollouts
 from rollbook.book.journal import Journal, JournalEntry
 from rollbook.core import ScoredLine
 from rollbook.errors import BookUnwritable
+from support.alive import open_fds
 from support.books import failed, make_book, open_round, scored
 
 
@@ -276,3 +278,45 @@ def test_nothing_is_waited_for_once_a_journal_is_closed_or_flushed(
 
     asyncio.run(asyncio.wait_for(go(), 20))
     assert len(durable) == 1
+
+
+@pytest.mark.parametrize("missing", ["prompt_ids", "ids"])
+def test_a_turn_with_half_of_its_ids_is_stored_without_them(tmp_path: Path, missing: str) -> None:
+    book = make_book(tmp_path / "run")
+    wrote = scored(book, 0, 0, tokens=True)
+    half = msgspec.structs.replace(wrote.turns[0], **{missing: None})
+    wrote.turns = [half, wrote.turns[0]]
+    write(book, [JournalEntry(wrote)])
+    (read,) = rollouts(book, tokens=True)
+    assert [turn.has_tokens for turn in read.turns] == [False, True]
+    assert read.turns[1] == wrote.turns[1]
+
+
+def test_journals_are_readable_for_everyone_and_writable_for_their_owner(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    before = os.umask(0)
+    try:
+        write(book, [JournalEntry(scored(book, 0, 0, tokens=True)), JournalEntry(failed(book, 1, 0))])
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in (book.path / "journals").iterdir()]
+    assert modes == [0o644] * 3
+
+
+def test_a_journal_of_another_worker_is_never_written_to(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    (book.path / "journals" / "w.1.jsonl").write_bytes(b"theirs")
+    _, durable = write(book, [JournalEntry(scored(book, 0, 0))])
+    assert len(durable) == 1
+    assert (book.path / "journals" / "w.1.jsonl").read_bytes() == b"theirs"
+    assert (book.path / "journals" / "w.2.jsonl").exists()
+
+
+def test_closed_journals_keep_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 1)
+    book = make_book(tmp_path / "run")
+    write(book, [JournalEntry(scored(book, 0, 0))], "warm")  # what a first use opens for good
+    before = open_fds()
+    journal, _ = write(book, [JournalEntry(scored(book, row, 0, tokens=True)) for row in range(3)])
+    assert open_fds() == before
+    asyncio.run(journal.close())

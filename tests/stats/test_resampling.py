@@ -150,4 +150,6 @@ def test_who_names_no_seed_gets_the_draws_of_seed_0():
     n, totals = make_synthetic(50, 4, 3)
     assert bootstrap_interval(n, totals) == bootstrap_interval(n, totals, seed=0)
     differences = np.linspace(-0.5, 1, 40)
-    assert permutation_test(differences) == permutation_test(differences, seed=0) != permutation_test(differences, seed=1)
+    assert (
+        permutation_test(differences) == permutation_test(differences, seed=0) != permutation_test(differences, seed=1)
+    )
