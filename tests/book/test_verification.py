@@ -407,3 +407,35 @@ def test_damaged_tasks_are_named_by_their_line(tmp_path: Path) -> None:
     assert any(
         "tasks.jsonl" in each.path and "not a task line" in each.problem for each in verify_run(book.path).damage
     )
+
+
+def test_a_first_seal_that_is_missing_is_named_although_a_later_one_exists(run: Path) -> None:
+    work_off(Book(run))
+    (later,) = (run / "done").glob("*.2.json")
+    first = later.with_name(later.name.replace(".2.", "."))
+    first.unlink()
+    assert f"{first}: is missing" in [str(damage) for damage in verify_run(run).damage]
+
+
+@pytest.mark.parametrize(("names", "named"), [(("ghost", "real"), 1), (("real", "ghost"), 2), (("real", "real2"), 2)])
+def test_of_several_leases_that_of_a_worker_that_never_joined_is_named(
+    run: Path, names: tuple[str, str], named: int
+) -> None:
+    """If all of them joined, the last one."""
+    (worker,) = (run / "workers").glob("*.json")
+    for name in ("real", "real2"):
+        shutil.copy(worker, run / "workers" / f"{name}.json")
+    shutil.copy(run / "leases" / "00000.1", run / "leases" / "00000.2")
+    for epoch, name in enumerate(names, 1):
+        edit_record(run / "leases" / f"00000.{epoch}", worker=name)
+    (damage,) = verify_run(run).damage
+    assert damage.path == str(run / "leases" / f"00000.{named}")
+    assert damage.problem.startswith(f"is of {names[named - 1]}, but {worker.stem} has lines")
+
+
+def test_the_name_of_a_missing_image_is_cut(tmp_path: Path) -> None:
+    book, _ = make_book_with_image(tmp_path / "run")
+    rows = book.path / "tasks.jsonl"
+    rows.write_bytes(re.sub(rb"media:[^\"]+", b"media:" + b"x" * 200, rows.read_bytes()))
+    (problem,) = [each.problem for each in verify_run(book.path).damage if each.line]
+    assert re.findall("x{5,}", problem) == ["x" * 80]
