@@ -29,7 +29,7 @@ from rollbook.book.heartbeats import (
     read_worker_gone,
     write_heartbeat,
 )
-from rollbook.book.leases import WorkerMonitor
+from rollbook.book.leases import STALE_S, WorkerMonitor
 from rollbook.core import Held
 from support.books import make_book
 
@@ -239,3 +239,33 @@ def test_a_file_that_the_disk_does_not_give_is_not_taken_for_a_missing_one(
     (run / name).mkdir()
     with pytest.raises(OSError, match="Is a directory"):
         read(run)
+
+
+@pytest.mark.parametrize(
+    ("stat", "start"),
+    [
+        ("7 (python) S " + " ".join(map(str, range(1, 20))), "19"),
+        ("7 (python) S " + " ".join(map(str, range(1, 19))), ""),
+        ("7 (python) S " + " ".join(map(str, range(1, 30))), "19"),
+        ("7 (a) S 1) R " + " ".join(map(str, range(1, 30))), "19"),
+        ("7 (python) Z " + " ".join(map(str, range(1, 30))), ""),
+        ("", ""),
+    ],
+)
+def test_the_start_of_a_process_is_the_twentieth_field_behind_its_name(
+    monkeypatch: pytest.MonkeyPatch, stat: str, start: str
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda path: stat if path == Path("/proc/7/stat") else "")
+    assert read_start_time(7) == start
+
+
+def test_how_long_a_worker_may_be_silent_is_three_minutes_unless_it_is_said() -> None:
+    assert WorkerMonitor().stale_s == STALE_S
+    now = [0.0]
+    watch = WorkerMonitor(clock=lambda: now[0], stale_s=5)
+    far = msgspec.structs.replace(make_presence(1), host="elsewhere")
+    for now[0], gone in ((0.0, False), (4.9, False), (5.0, True)):
+        assert watch.is_gone(far.id, far) is gone
+    assert not watch.is_gone("unread", None)
+    now[0] = 10.0
+    assert watch.is_gone("unread", None)

@@ -503,3 +503,12 @@ def test_the_environments_of_a_blend_advance_together_and_one_alone_in_the_order
     book = make_blend(tmp_path / "run", environments)
     claims = all_claims(ChunkClaimer(book, open_round(book), "a"))
     assert [claim.chunk.number for claim in claims] == order
+
+
+def test_a_chunk_whose_leases_were_lost_is_free_for_a_later_round(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    sealed_with(book, open_round(book), [failed(book, 0, 0)])
+    for path in (book.path / "leases").iterdir():
+        path.unlink()
+    (claim,) = all_claims(ChunkClaimer(book, open_round(book), "b"))
+    assert (claim.epoch, claim.resealed, todo([claim])) == (1, True, [(0, 0)])

@@ -18,7 +18,6 @@ from rollbook.book.counted_lines import CountedLines, rollouts
 from rollbook.book.journal import Journal, JournalEntry
 from rollbook.core import ScoredLine
 from rollbook.errors import BookUnwritable
-from support.alive import open_fds
 from support.books import failed, make_book, open_round, scored
 
 
@@ -312,11 +311,41 @@ def test_a_journal_of_another_worker_is_never_written_to(tmp_path: Path) -> None
     assert (book.path / "journals" / "w.2.jsonl").exists()
 
 
-def test_closed_journals_keep_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 1)
+def test_closed_journals_keep_no_file_open(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run")
-    write(book, [JournalEntry(scored(book, 0, 0))], "warm")  # what a first use opens for good
-    before = open_fds()
     journal, _ = write(book, [JournalEntry(scored(book, row, 0, tokens=True)) for row in range(3)])
-    assert open_fds() == before
+    assert len(list((book.path / "journals").iterdir())) == 2
+    assert open_journals(book) == []
     asyncio.run(journal.close())
+
+
+@pytest.mark.parametrize(("bytes_", "segments"), [(64 << 20, 1), (1, 4)])
+def test_a_segment_stays_open_until_it_is_full_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_: int, segments: int
+) -> None:
+    monkeypatch.setattr(journal_module, "SEGMENT_BYTES", bytes_)
+    book, handles = make_book(tmp_path / "run"), list[int]()
+
+    async def go() -> Journal:
+        durable = asyncio.Event()
+        journal = Journal(book.path, "w", lambda _: durable.set())
+        journal.start()
+        for row in range(3):
+            await journal.add(JournalEntry(scored(book, row, 0)))
+            journal.flush_soon()
+            await durable.wait()
+            durable.clear()
+            handles.append(len(list((book.path / "journals").iterdir())) - len(open_journals(book)))
+        await journal.close()
+        return journal
+
+    assert asyncio.run(go()).segment == segments
+    assert handles == ([0, 0, 0] if segments == 1 else [1, 2, 3]), "how many journals are closed"
+    assert len(keys(book)) == 3
+
+
+def open_journals(book: Book) -> list[str]:
+    """The journals that this process has open."""
+    folder = Path("/proc/self/fd")
+    links = [os.readlink(path) for path in folder.iterdir() if path.is_symlink()]
+    return [link for link in links if link.startswith(str(book.path / "journals"))]

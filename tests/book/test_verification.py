@@ -9,15 +9,18 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rollbook.book import Book, BookDraft, read_exact_status, verify_run
+from rollbook.book.leases import Leases
+from rollbook.book.source_copies import digest_source
 from rollbook.book.verification import EDITED
-from rollbook.core import Task, make_part
+from rollbook.core import EnvironmentSpec, Message, Task, decode_part, make_part, make_scored_line
 from rollbook.engine.book_worker import BookJobSource
 from rollbook.errors import BookError
 from rollbook.reports import RunColumns
-from support.books import ENV, edit_journal, edit_record, failed, make_book, open_round, scored
+from support.books import ENV, edit_journal, edit_record, encode_journal_line, failed, make_book, open_round, scored
 from support.pictures import data_url, make_png, name_of
 
 
@@ -439,3 +442,63 @@ def test_the_name_of_a_missing_image_is_cut(tmp_path: Path) -> None:
     rows.write_bytes(re.sub(rb"media:[^\"]+", b"media:" + b"x" * 200, rows.read_bytes()))
     (problem,) = [each.problem for each in verify_run(book.path).damage if each.line]
     assert re.findall("x{5,}", problem) == ["x" * 80]
+
+
+def test_an_image_that_is_missing_is_named_by_every_line_that_shows_it(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=1)
+    open_round(book)
+    reference = book.media.put(decode_part({"type": "image_url", "image_url": {"url": data_url(make_png())}}))
+    plain, showing = scored(book, 0, 0), scored(book, 1, 0)
+    showing.messages.append(Message("user", [{"type": "image_url", "image_url": {"url": reference}}]))
+    Leases(book.path, "w", 1).claim(0, 1)
+    path = book.path / "journals" / "w.1.jsonl"
+    path.write_bytes(b"".join(encode_journal_line(make_scored_line(each, [None])) for each in (plain, showing)))
+    lines = [each.line for each in verify_run(book.path).damage if each.path == str(path)]
+    (book.path / "media" / name_of(make_png())).unlink()
+    damage = [each for each in verify_run(book.path).damage if each.path == str(path)]
+    assert (lines, [each.line for each in damage]) == ([], [2])
+    assert damage[0].problem == f"it shows media/{name_of(make_png())}, which is missing"
+
+
+def make_book_with_source(path: Path) -> tuple[Book, Path]:
+    """Return a book whose environment is of the user's own source, and the copy of that source."""
+    plain = make_book(path.with_name("plain"))
+    source = path.with_name("copied")
+    (source / "more").mkdir(parents=True)
+    (source / "sums.py").write_text("class Sums: ...")
+    (source / "more" / "data.txt").write_text("1 2")
+    (source / "__pycache__").mkdir()
+    (source / "__pycache__" / "sums.pyc").touch()
+    spec = EnvironmentSpec("sums.py:Sums", "sums:Sums", digest=digest_source(source), snapshot="source/sums")
+    manifest = msgspec.structs.replace(plain.manifest, environments={ENV: spec})
+    with BookDraft(path) as draft:
+        draft.copy_tasks(plain)
+        book = draft.finish(manifest, plain.plan.parts)
+    shutil.copytree(source, path / "source" / "sums")
+    return book, path / "source" / "sums"
+
+
+def edit_file(source: Path) -> None:
+    (source / "more" / "data.txt").write_text("1 3")
+
+
+def rename_file(source: Path) -> None:
+    (source / "more" / "data.txt").rename(source / "more" / "other.txt")
+
+
+def add_file(source: Path) -> None:
+    (source / "new.py").touch()
+
+
+@pytest.mark.parametrize("edit", [edit_file, rename_file, add_file])
+def test_a_copy_of_source_that_was_edited_is_named(tmp_path: Path, edit: Callable[[Path], None]) -> None:
+    book, source = make_book_with_source(tmp_path / "run")
+    found = verify_run(book.path)
+    assert (found.damage, found.files) == ([], verify_run(tmp_path / "plain").files + 2)
+    (source / "__pycache__" / "sums.pyc").write_text("compiled again")
+    assert verify_run(book.path).damage == []
+    edit(source)
+    assert [str(each) for each in verify_run(book.path).damage] == [f"{source}: {EDITED}"]
+    edit_record(book.path / "run.json", created=2.0)
+    (book.path / "run.json").write_bytes((book.path / "run.json").read_bytes().replace(b"2.0", b"3.0", 1))
+    assert [each.path for each in verify_run(book.path).damage] == [str(book.path / "run.json")]

@@ -17,6 +17,7 @@ import secrets
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -228,10 +229,9 @@ def publish_worker_gone(run: Path, worker: str, record: WorkerGone) -> None:
 
 def read_worker_gone(run: Path, worker: str) -> WorkerGone | None:
     """Read the record of a dead worker; None where a power cut tore it: then every chunk is checked instead."""
-    try:
+    with suppress(FileNotFoundError, *JSON_ERRORS):
         return _gone_decoder.decode((run / "workers" / f"{worker}{GONE_SUFFIX}").read_bytes())
-    except (*JSON_ERRORS, FileNotFoundError):
-        return None
+    return None
 
 
 def list_joined_and_gone(run: Path) -> tuple[set[str], set[str]]:
