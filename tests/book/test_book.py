@@ -459,3 +459,37 @@ def test_samples_that_are_requested_are_cut_into_chunks_for_one_worker(tmp_path:
     book.request_samples(tasks[:1], "Sums", 64)
     assert book.plan.parts[-1] == make_part((2, 3), (8, 72), 1)
     assert book.plan.parts[-1] != make_part((2, 3), (8, 72), 2)
+
+
+def test_a_run_that_cannot_be_removed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    path = make_book(tmp_path / "run").path
+    monkeypatch.setattr(os, "rmdir", refuse)
+    remove_unused_run(path)
+    assert path.exists()
+
+
+def test_folders_that_a_copy_left_out_because_they_were_empty_are_made_again(tmp_path: Path) -> None:
+    path = make_book(tmp_path / "run").path
+    for name in FOLDERS:
+        (path / name).rmdir()
+    assert Book(path).rounds() == []
+    assert {each.name for each in path.iterdir() if each.is_dir()} == set(FOLDERS)
+    Book(path)
+
+
+def test_the_file_of_another_schema_is_named(tmp_path: Path) -> None:
+    path = make_book(tmp_path / "run").path
+    edit_record(path / "run.json", schema=99)
+    with pytest.raises(BookError) as caught:
+        Book(path)
+    assert str(caught.value).startswith(f"{path / 'run.json'}: ")
+
+
+def test_a_path_in_an_error_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    with pytest.raises(UsageError) as caught:
+        BookDraft(path)
+    assert str(caught.value).startswith(f"--out {str(path)[:80]}: ")

@@ -24,7 +24,7 @@ from rollbook.book.journal import Journal, JournalEntry
 from rollbook.book.leases import Leases
 from rollbook.book.seals import Seals, measure_extent, write_seals
 from rollbook.core import EnvironmentSpec, Part, Rollout, Round, Seal, Task
-from support.books import failed, make_book, open_round, scored
+from support.books import edit_record, failed, make_book, open_round, scored
 
 
 def journal(book: Book, worker: str, marks: list[JournalEntry]) -> Journal:
@@ -512,3 +512,20 @@ def test_a_chunk_whose_leases_were_lost_is_free_for_a_later_round(tmp_path: Path
         path.unlink()
     (claim,) = all_claims(ChunkClaimer(book, open_round(book), "b"))
     assert (claim.epoch, claim.resealed, todo([claim])) == (1, True, [(0, 0)])
+
+
+def test_the_last_line_that_a_seal_covers_still_counts_when_a_later_round_opens_the_chunk(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=8)
+    round_ = open_round(book)
+    (chunk, *_) = book.chunks
+    ends = [failed(book, 0, 0), scored(book, 0, 1), failed(book, 0, 2, "verifier_error")]
+    assert list(chunk) == [(0, sample) for sample in range(4)]
+    sealed_with(book, round_, [*ends, scored(book, 0, 3)])
+    name = next((book.path / "journals").glob("*.failures.jsonl")).name
+    seal = Seals(book.path).refresh()[0]
+    assert seal.files[name].bytes == (book.path / "journals" / name).stat().st_size
+    for path in (book.path / "leases").glob("[0-9]*"):  # the journals are of workers of other names
+        edit_record(path, worker=f"first{int(path.stem)}")
+    again = all_claims(ChunkClaimer(book, open_round(book), "b"))
+    (claim,) = (claim for claim in again if claim.chunk.number == 0)
+    assert (todo([claim]), claim.scored, claim.failed, claim.dropped) == ([(0, 0)], 2, {"verifier_error": 1}, 0)

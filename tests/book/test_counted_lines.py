@@ -25,7 +25,7 @@ from rollbook.book.counted_lines import (
 from rollbook.book.journal import Journal, JournalEntry
 from rollbook.book.json_lines import NO_LIMIT
 from rollbook.book.leases import Leases
-from rollbook.book.seals import Seals, list_seals, measure_extent, measure_extents, write_seals
+from rollbook.book.seals import Seals, list_seals, measure_extent, measure_extents, read_seal, write_seals
 from rollbook.book.status import read_exact_status
 from rollbook.core import Extent, Rollout, ScoredLine, Seal, Task, make_failed_line
 from rollbook.errors import BookError
@@ -310,3 +310,38 @@ def test_a_seal_without_failures_is_read_once_and_one_with_failures_again(tmp_pa
         write_seals(book.path, {chunk: (Seal(2, 2, 1, {}, 0, {}), True)})
     assert [seals.find(0), seals.find(1)] == [whole, Seal(2, 2, 1, {}, 0, {})]
     assert seals.numbers == {0, 1}
+
+
+def test_every_key_is_told_from_every_other(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=10, samples=7)
+    kept = {(row, sample) for row in range(10) for sample in range(7) if (row * 7 + sample) % 3}
+    write(book, "w", [scored(book, row, sample) for row, sample in sorted(kept)])
+    reading = CountedLines(book, ScoredLine)
+    assert {(row, line.sample) for row, _, line in reading} == kept
+    assert reading.dropped == 0
+    assert list(reading.iterate_missing()) == [(r, s) for r in range(10) for s in range(7) if (r, s) not in kept]
+
+
+def test_tokens_are_read_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    write(book, "w", [scored(book, 0, 0, tokens=True)])
+    asked = [list(rollouts(book)), list(rollouts(book, tokens=False)), list(rollouts(book, tokens=True))]
+    assert [each.turns[0].has_tokens for (each,) in asked] == [False, False, True]
+
+
+def test_a_seal_that_is_missing_is_not_called_damaged(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    with pytest.raises(FileNotFoundError):
+        read_seal(book.path / "done" / "00000.json")
+    (book.path / "done" / "00000.json").write_bytes(b"{")
+    with pytest.raises(BookError, match=r"00000\.json: .*; restore it, or delete it"):
+        read_seal(book.path / "done" / "00000.json")
+
+
+def test_the_seal_that_is_read_is_the_one_that_counts(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    first, again = Seal(1, 1, 0, {"model_timeout": 2}, 0, {}), Seal(12, 2, 2, {}, 0, {})
+    for number in (first, again):
+        write_seals(book.path, {0: (number, number is again)})
+    seals = Seals(book.path)
+    assert (seals.read(0), seals.list_numbers(), seals.read(0)) == (first, {0}, again)

@@ -349,3 +349,15 @@ def open_journals(book: Book) -> list[str]:
     folder = Path("/proc/self/fd")
     links = [os.readlink(path) for path in folder.iterdir() if path.is_symlink()]
     return [link for link in links if link.startswith(str(book.path / "journals"))]
+
+
+def test_an_error_that_is_not_of_the_disk_is_no_reason_to_write_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(journal_module, "_write_all", fail)
+    book = make_book(tmp_path / "run")
+    with pytest.raises(ValueError, match="a mistake"):
+        write(book, [JournalEntry(scored(book, 0, 0))])

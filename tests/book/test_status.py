@@ -186,3 +186,18 @@ def test_the_calls_of_roles_are_counted_where_a_run_has_any(tmp_path: Path, asks
     (book.path / "journals" / "w.1.jsonl").write_bytes(line)
     found = read_exact_status(book.path).roles
     assert {name: use.prompt_tokens for name, use in found.items()} == ({} if asks == "nothing" else {"judge": 30})
+
+
+def test_a_run_that_was_only_planned_has_done_nothing(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=3, samples=2)
+    for status in (read_status(book.path), read_exact_status(book.path)):
+        assert (status.dropped, status.chunks_done, status.chunks_in_work, status.in_flight) == (0, 0, 0, 0)
+        assert (status.workers, status.outage, status.environments, status.roles, status.damaged) == (
+            [],
+            "",
+            {},
+            {},
+            [],
+        )
+        assert (status.round, status.chunks, status.prompt_tokens, status.cached_tokens) == (0, len(book.chunks), 0, 0)
+    assert [read_status(book.path).exact, read_exact_status(book.path).exact] == [False, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,15 @@ def test_rows_are_read_up_to_the_end_of_the_file_and_no_further(tmp_path: Path) 
     with pytest.raises(IndexError):
         file.read(3)
     assert read_rows(file.path, 9) == {"t0": 0, "t1": 1, "t2": 2}
+
+
+def test_closing_gives_the_file_back(tmp_path: Path) -> None:
+    file = open_tasks(tmp_path)
+
+    def is_open() -> bool:
+        links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        return str(file.path) in links
+
+    assert is_open()
+    file.close()
+    assert not is_open()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -18,7 +20,7 @@ from rollbook.book.source_copies import digest_source
 from rollbook.book.verification import EDITED
 from rollbook.core import EnvironmentSpec, Message, Task, decode_part, make_part, make_scored_line
 from rollbook.engine.book_worker import BookJobSource
-from rollbook.errors import BookError
+from rollbook.errors import BookError, UsageError
 from rollbook.reports import RunColumns
 from support.books import ENV, edit_journal, edit_record, encode_journal_line, failed, make_book, open_round, scored
 from support.pictures import data_url, make_png, name_of
@@ -502,3 +504,42 @@ def test_a_copy_of_source_that_was_edited_is_named(tmp_path: Path, edit: Callabl
     edit_record(book.path / "run.json", created=2.0)
     (book.path / "run.json").write_bytes((book.path / "run.json").read_bytes().replace(b"2.0", b"3.0", 1))
     assert [each.path for each in verify_run(book.path).damage] == [str(book.path / "run.json")]
+
+
+def test_a_path_that_is_no_run_is_not_checked(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a run directory"):
+        verify_run(tmp_path / "none")
+
+
+def test_a_run_that_cannot_be_opened_and_has_no_folders_is_checked_too(tmp_path: Path) -> None:
+    path = make_book(tmp_path / "run").path
+    for folder in path.iterdir():
+        if folder.is_dir():
+            shutil.rmtree(folder)
+    (path / "plan.json").write_bytes(b"{")
+    (damage,) = verify_run(path).damage
+    assert damage.path == str(path / "plan.json")
+
+
+def test_checking_keeps_no_file_open(run: Path) -> None:
+    assert verify_run(run).damage == []
+    gc.collect()
+    links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert [link for link in links if link.startswith(f"{run}/journals")] == []
+
+
+def test_a_seal_that_cannot_be_read_is_not_called_missing(run: Path) -> None:
+    path = find(run, "done/00000.json")
+    path.write_bytes(b"{")
+    assert [each.problem for each in verify_run(run).damage if "missing" in each.problem] == []
+
+
+@pytest.mark.parametrize("chunk", [4, 5, 99])
+def test_a_seal_of_a_chunk_that_is_not_planned_is_named(run: Path, chunk: int) -> None:
+    """There are as many chunks as the highest number plus one."""
+    count = len(Book(run).chunks)
+    number = count + chunk - 4
+    shutil.copy(find(run, "done/00000.json"), run / "done" / f"{number:05}.json")
+    assert f"{run / 'done' / f'{number:05}.json'}: chunk {number} is not in the plan" in [
+        str(each) for each in verify_run(run).damage
+    ]
