@@ -493,3 +493,19 @@ def test_a_path_in_an_error_is_cut(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         BookDraft(path)
     assert str(caught.value).startswith(f"--out {str(path)[:80]}: ")
+
+
+def test_a_disk_that_takes_no_round_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    book = make_book(tmp_path / "run")
+    monkeypatch.setattr(book_module, "write_new", fail)
+    with pytest.raises(BookUnwritable, match="Read-only file system"):
+        open_round(book)
+
+
+def test_two_drafts_of_one_path_have_folders_of_their_own_that_are_hidden(tmp_path: Path) -> None:
+    one, two = BookDraft(tmp_path / "run"), BookDraft(tmp_path / "run")
+    assert one.folder != two.folder
+    assert all(each.folder.parent == tmp_path and each.folder.name.startswith(".run.") for each in (one, two))

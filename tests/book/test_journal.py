@@ -361,3 +361,27 @@ def test_an_error_that_is_not_of_the_disk_is_no_reason_to_write_again(
     book = make_book(tmp_path / "run")
     with pytest.raises(ValueError, match="a mistake"):
         write(book, [JournalEntry(scored(book, 0, 0))])
+
+
+def test_after_a_flush_entries_form_groups_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "COMMIT_S", 3600)
+    book = make_book(tmp_path / "run")
+    groups: list[int] = []
+
+    async def go() -> None:
+        journal = Journal(book.path, "w", lambda entries: groups.append(len(entries)))
+        journal.start()
+        await journal.add(JournalEntry(scored(book, 0, 0)))
+        journal.flush_soon()
+        while not groups:
+            await asyncio.sleep(0.01)
+        for row in (1, 2):
+            await journal.add(JournalEntry(scored(book, row, 0)))
+            await asyncio.sleep(0.05)
+        journal.flush_soon()
+        while len(groups) < 2:
+            await asyncio.sleep(0.01)
+        await journal.close()
+
+    asyncio.run(go())
+    assert groups == [1, 2]

@@ -15,10 +15,23 @@ import msgspec
 import pytest
 
 from rollbook.book import Book, BookDraft, read_exact_status, verify_run
+from rollbook.book.heartbeats import make_presence
 from rollbook.book.leases import Leases
+from rollbook.book.seals import measure_extent, write_seals
 from rollbook.book.source_copies import digest_source
 from rollbook.book.verification import EDITED
-from rollbook.core import EnvironmentSpec, Message, Task, decode_part, make_part, make_scored_line
+from rollbook.core import (
+    EnvironmentSpec,
+    Extent,
+    Message,
+    Rollout,
+    Seal,
+    Task,
+    decode_part,
+    make_failed_line,
+    make_part,
+    make_scored_line,
+)
 from rollbook.engine.book_worker import BookJobSource
 from rollbook.errors import BookError, UsageError
 from rollbook.reports import RunColumns
@@ -543,3 +556,57 @@ def test_a_seal_of_a_chunk_that_is_not_planned_is_named(run: Path, chunk: int) -
     assert f"{run / 'done' / f'{number:05}.json'}: chunk {number} is not in the plan" in [
         str(each) for each in verify_run(run).damage
     ]
+
+
+def make_sealed_book(path: Path, *rounds: dict[str, list[Rollout]], seals: list[Seal]) -> Book:
+    """A book of one task and eight samples, whose first chunk of four was sealed in every round."""
+    book = make_book(path, tasks=1, samples=8)
+    presence = json.dumps(msgspec.to_builtins(make_presence(1)))
+    files: dict[str, Extent] = {}
+    for number, (journals, seal) in enumerate(zip(rounds, seals, strict=True), 1):
+        open_round(book, ["all"])
+        for worker, rollouts in journals.items():
+            (book.path / "workers" / f"{worker}.json").write_text(presence)
+            Leases(book.path, worker, number).claim(0, number)
+            for failure in (False, True):
+                lines = [
+                    make_failed_line(each, [None], True) if failure else make_scored_line(each, [None])
+                    for each in rollouts
+                    if bool(each.failure) is failure
+                ]
+                journal = book.path / "journals" / f"{worker}.1{'.failures' if failure else ''}.jsonl"
+                if lines:
+                    journal.write_bytes(b"".join(map(encode_journal_line, lines)))
+                    files[journal.name] = measure_extent(journal, 1 << 30)
+        made = msgspec.structs.replace(seal, round=number, epoch=number, files=dict(files))
+        write_seals(book.path, {0: (made, number > 1)})
+    return book
+
+
+def test_a_key_with_a_score_has_not_failed_whatever_else_is_said_of_it(tmp_path: Path) -> None:
+    source = make_book(tmp_path / "source", tasks=1, samples=8)
+    rollouts = [failed(source, 0, 0, "verifier_error"), *(scored(source, 0, sample) for sample in range(4))]
+    book = make_sealed_book(tmp_path / "run", {"w": rollouts}, seals=[Seal(0, 0, 4, {}, 0, {})])
+    assert verify_run(book.path).damage == []
+
+
+def test_a_seal_of_a_later_round_covers_what_the_earlier_one_left_of_other_workers(tmp_path: Path) -> None:
+    """A failure that the later round opened again does not count in it, in whatever order journals are read."""
+    source = make_book(tmp_path / "source", tasks=1, samples=8)
+    first = [failed(source, 0, 0), *(scored(source, 0, sample) for sample in range(1, 4))]
+    second = [failed(source, 0, 0, "verifier_error", round_number=2)]
+    seals = [Seal(0, 0, 3, {kind: 1}, 0, {}) for kind in ("model_timeout", "verifier_error")]
+    for name, workers in (("run", "za"), ("again", "az")):
+        book = make_sealed_book(tmp_path / name, {workers[0]: first}, {workers[1]: second}, seals=seals)
+        assert verify_run(book.path).damage == []
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_lines_need_a_checksum_since_schema_2_also_where_the_plan_cannot_be_read(run: Path, schema: int) -> None:
+    unseal(run)
+    path = find(run, "journals/*.failures.jsonl")
+    path.write_bytes(path.read_bytes().replace(b'"crc"', b'"crX"'))
+    (run / "plan.json").write_bytes(b"{")
+    edit_record(run / "run.json", schema=schema)
+    problems = {each.path: each.problem for each in verify_run(run).damage}
+    assert problems.get(str(path)) == (None if schema == 1 else "the checksum is missing")

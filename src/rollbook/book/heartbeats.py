@@ -118,13 +118,10 @@ def read_presences(run: Path) -> dict[str, Presence]:
 
 def read_presence(run: Path, worker: str) -> Presence | None:
     """Read the presence of a worker; None where a power cut tore it: then only missing heartbeats count."""
-    for _ in range(READ_TRIES):
-        try:
-            return _presence_decoder.decode((run / "workers" / f"{worker}.json").read_bytes())
-        except JSON_ERRORS:
-            continue  # it may be writing just now
-        except FileNotFoundError:
-            break
+    with suppress(FileNotFoundError):
+        for _ in range(READ_TRIES):
+            with suppress(*JSON_ERRORS):  # it may be writing just now
+                return _presence_decoder.decode((run / "workers" / f"{worker}.json").read_bytes())
     return None
 
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -178,11 +179,9 @@ class Journal:
 
     async def _wait_for_group(self) -> None:
         """Wait for more entries to form a group, unless a flush is requested."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(COMMIT_S):
                 await self._flush_requested.wait()
-        except TimeoutError:
-            return
 
     def flush_soon(self) -> None:
         """Commit what is buffered without waiting for more entries."""
