@@ -187,3 +187,29 @@ def test_totals_are_also_given_per_scored_rollout():
     made = compute([(0, 1.0), (0, 0.0), (1, 1.0)])
     assert made.per_rollout(made.completion_tokens) == 2.0
     assert compute([]).per_rollout(0) is None
+
+
+def test_the_interval_of_pass_1_is_that_of_k_1():
+    made = compute([(0, 1.0), (0, 1.0), (1, 1.0), (1, 0.0), (2, 1.0), (2, 0.0), (3, 1.0), (3, 0.0)])
+    assert made.pass_interval == made.pass_intervals[1] != made.pass_intervals[2]
+    assert compute([(0, 1.0)] * 2, ks=[2]).pass_interval is None
+    low, high = made.pass_bootstrap
+    assert 0.5 <= low < made.pass_at[1] < high <= 1.0
+
+
+def test_tiny_rewards_have_an_interval_too():
+    made = compute([(0, 1e-20), (1, 2e-20), (2, 3e-20)])
+    assert made.mean_error == pytest.approx(1e-20 / 3**0.5)
+    assert made.mean_bootstrap is not None
+
+
+def test_the_number_of_tasks_is_that_of_the_scored_ones_unless_it_is_said():
+    assert (compute([(0, 1.0), (5, 1.0)]).tasks, compute([(0, 1.0), (5, 1.0)], tasks=9).tasks) == (2, 9)
+
+
+def test_means_and_coverage_of_parts_are_over_the_rollouts_that_have_them():
+    held = make_columns([0, 0, 1], [1.0, 0.0, 1.0])
+    parts = RewardParts(np.array([0, 1, 0]), np.array([2, 2, 0]), np.array([0.5, 1.0, 0.25]))
+    made = compute_metrics("e", replace(held, parts=parts), ["z", "unused", "a"], requested=3)
+    assert (made.parts, made.part_coverage) == ({"a": 0.75, "z": 0.25}, {"a": 2, "z": 1})
+    assert list(made.parts) == ["a", "z"]

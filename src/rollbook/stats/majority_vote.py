@@ -331,6 +331,6 @@ def _draw_values(ballots: Ballots, task: int, k: int, draws: int, rng: np.random
 def _value_votes(votes: Ints, scores: Floats, silent_score: float) -> Floats:
     """Return the value of each of many votes."""
     most = votes.max(axis=1, initial=0)
-    wins = (votes == most[:, None]) & (most > 0)[:, None]
+    wins = votes == most[:, None]
     values = (wins * scores).sum(axis=1) / np.maximum(wins.sum(axis=1), 1)
     return np.where(most > 0, values, silent_score)
