@@ -113,9 +113,7 @@ def test_anchors_do_not_expand_without_end(opened: Opened) -> None:
 def test_a_file_of_anchors_in_anchors_is_opened_at_once(opened: Opened) -> None:
     lines = ["a0: &a0 [1]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 60))]
     file = opened("\n".join(lines))
-    assert file.read_value(file.read_mapping(file.root, "a file")["a3"]) == [[[[1], [1]], [[1], [1]]]] * 1 + [
-        [[[1], [1]], [[1], [1]]]
-    ]
+    assert file.read_value(file.read_mapping(file.root, "a file")["a2"]) == [[[1], [1]], [[1], [1]]]
 
 
 @pytest.mark.parametrize(

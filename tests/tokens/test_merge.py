@@ -51,6 +51,8 @@ def test_a_turn_that_sampled_nothing_keeps_its_prompt_untrained():
         ([1, 2, 3, 11, END, 7], 3, ANSWER_LEFT_OUT),
         ([1, 5, 3, 10, 11, END, 7], 1, HISTORY_EDITED),
         ([1, 3, 10, 11, END, 7], 1, HISTORY_LEFT_OUT),
+        ([1, 10, 11, END, 7], 1, HISTORY_LEFT_OUT),
+        ([1, 11, END, 7], 1, ANSWER_LEFT_OUT),
         ([8, 8, 8, 8, 8, 8, 8], 0, HISTORY_EDITED),
     ],
 )
