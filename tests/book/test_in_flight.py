@@ -79,3 +79,17 @@ def test_the_last_slot_that_became_free_is_used_first(tmp_path: Path) -> None:
     for slot in (0, 2):
         keys.remove(slot)
     assert [keys.add(9, 9), keys.add(9, 9), keys.add(9, 9)] == [2, 0, 3]
+
+
+def test_closed_slots_keep_no_file_open(tmp_path: Path) -> None:
+    run = make_book(tmp_path / "run").path
+
+    def is_open() -> bool:
+        links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        return str(run / "workers" / "w.seats") in links
+
+    keys = InFlightKeys(run, "w")
+    assert is_open()
+    keys.close()
+    assert not is_open()
+    assert (run / "workers" / "w.seats").read_bytes() == b""

@@ -610,3 +610,22 @@ def test_lines_need_a_checksum_since_schema_2_also_where_the_plan_cannot_be_read
     edit_record(run / "run.json", schema=schema)
     problems = {each.path: each.problem for each in verify_run(run).damage}
     assert problems.get(str(path)) == (None if schema == 1 else "the checksum is missing")
+
+
+def test_what_a_worker_wrote_behind_a_seal_counts_in_no_later_seal(tmp_path: Path) -> None:
+    source = make_book(tmp_path / "source", tasks=1, samples=8)
+    first = [failed(source, 0, 0), *(scored(source, 0, sample) for sample in range(1, 4))]
+    seals = [Seal(0, 0, 3, {kind: 1}, 0, {}) for kind in ("model_timeout", "verifier_error")]
+    book = make_sealed_book(tmp_path / "run", {"z": first}, seals=seals[:1])
+    with (book.path / "journals" / "z.1.jsonl").open("ab") as file:
+        file.write(encode_journal_line(make_scored_line(scored(source, 0, 0), [None])))
+    whole = {path.name: measure_extent(path, 1 << 30) for path in (book.path / "journals").iterdir()}
+    second = failed(source, 0, 0, "verifier_error", round_number=2)
+    open_round(book, ["all"])
+    Leases(book.path, "a", 2).claim(0, 2)
+    shutil.copy(book.path / "workers" / "z.json", book.path / "workers" / "a.json")
+    journal = book.path / "journals" / "a.1.failures.jsonl"
+    journal.write_bytes(encode_journal_line(make_failed_line(second, [None], True)))
+    whole[journal.name] = measure_extent(journal, 1 << 30)
+    write_seals(book.path, {0: (msgspec.structs.replace(seals[1], round=2, epoch=2, files=whole), True)})
+    assert verify_run(book.path).damage == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+from decimal import Decimal
+from fractions import Fraction
 
 import msgspec
 import pytest
@@ -263,3 +265,16 @@ def test_lines_longer_than_a_limit_come_in_pieces() -> None:
 @pytest.mark.parametrize("attempts", [{}, {"model_timeout": 1}])
 def test_a_kind_without_a_budget_of_its_own_has_that_of_the_table(attempts: dict[str, int]) -> None:
     assert attempts_allowed("model_timeout", attempts) == attempts.get("model_timeout", 4)
+
+
+@pytest.mark.parametrize("value", [Decimal("0.5"), Fraction(1, 2), 0.5])
+def test_a_reward_may_be_any_kind_of_number_and_is_a_float(value: object) -> None:
+    for score in (as_score(value), Score(value), Score(0.0, {"style": value})):  # type: ignore[arg-type,dict-item]
+        assert 0.5 in (score.reward, score.parts.get("style"))
+        assert {type(each) for each in (score.reward, *score.parts.values())} == {float}
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, "1", None, 1j])
+def test_a_score_without_a_finite_reward_cannot_be_made(reward: float) -> None:
+    with pytest.raises(InvalidReward, match=r"^the reward is "):
+        Score(reward)
