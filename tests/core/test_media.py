@@ -96,6 +96,9 @@ def test_the_name_of_a_file_says_what_it_holds(part, path, suffix):
     ("part", "path", "message"),
     [
         (IMAGE, "a.wav", r"a.wav: the name of an image ends in \.png"),
+        (IMAGE, "a.txt", r"a.txt: the name of an image ends in \.png"),
+        (IMAGE, "png.", r"png.: the name of an image ends in \.png"),
+        (SOUND, "a.changed", r"a.changed: the name of a sound ends in \.wav"),
         (SOUND, "a.png", r"a.png: the name of a sound ends in \.wav"),
         (SOUND, "a", "a: the name of a sound ends in"),
     ],
@@ -226,6 +229,9 @@ def test_types_that_are_not_known_are_shown_cut():
     with pytest.raises(UsageError) as caught:
         decode_part(image(f"data:text/{'y' * 60};base64,AAAA"))
     assert re.findall("y{5,}", str(caught.value)) == ["y" * 35]  # behind text/
+    with pytest.raises(UsageError) as caught:
+        decode_part(image(f"data:{'z' * 60},AAAA"))
+    assert re.findall("z{5,}", str(caught.value)) == ["z" * 35]  # behind data:
 
 
 def test_only_errors_about_the_part_are_given_its_place():
