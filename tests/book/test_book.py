@@ -17,6 +17,7 @@ from rollbook.book.durable_files import explain_disk_errors, lock_run
 from rollbook.core import Part, Settings, Task, make_part
 from rollbook.errors import BookError, BookUnwritable, UsageError
 from support.books import edit_record, make_book, open_round
+from support.pictures import data_url, make_png, name_of
 
 
 def test_a_book_opens_as_it_was_made(tmp_path: Path) -> None:
@@ -509,3 +510,16 @@ def test_two_drafts_of_one_path_have_folders_of_their_own_that_are_hidden(tmp_pa
     one, two = BookDraft(tmp_path / "run"), BookDraft(tmp_path / "run")
     assert one.folder != two.folder
     assert all(each.folder.parent == tmp_path and each.folder.name.startswith(".run.") for each in (one, two))
+
+
+def test_a_task_with_an_image_may_be_asked_for_again(tmp_path: Path) -> None:
+    book, folder = make_book(tmp_path / "run", tasks=1, samples=1), tmp_path / "env"
+    folder.mkdir()
+    (folder / "red.png").write_bytes(make_png())
+    for url in ("file:red.png", data_url(make_png())):
+        parts = [{"type": "image_url", "image_url": {"url": url}}]
+        book.request_samples([Task("new", messages=[{"role": "user", "content": parts}])], "Sums", 1, [folder])
+    assert book.plan.requested == 3
+    assert book.tasks.read(1).messages[0].content[0]["image_url"]["url"] == f"media:{name_of(make_png())}"
+    with pytest.raises(UsageError, match="already in the run with different content"):
+        book.request_samples([Task("new", "?")], "Sums", 1)

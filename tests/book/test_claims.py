@@ -11,7 +11,7 @@ import pytest
 from rollbook.book import claims as claims_module
 from rollbook.book.book import Book, BookDraft
 from rollbook.book.claims import ChunkClaimer, Claim, TakeoverReader, is_finished
-from rollbook.book.counted_lines import KeyMap
+from rollbook.book.counted_lines import CountedLines, KeyMap
 from rollbook.book.heartbeats import (
     InFlightKeys,
     WorkerGone,
@@ -23,7 +23,7 @@ from rollbook.book.heartbeats import (
 from rollbook.book.journal import Journal, JournalEntry
 from rollbook.book.leases import Leases
 from rollbook.book.seals import Seals, measure_extent, write_seals
-from rollbook.core import EnvironmentSpec, Part, Rollout, Round, Seal, Task
+from rollbook.core import EnvironmentSpec, Part, Rollout, Round, ScoredLine, Seal, Task
 from support.books import edit_record, failed, make_book, open_round, scored
 
 
@@ -529,3 +529,23 @@ def test_the_last_line_that_a_seal_covers_still_counts_when_a_later_round_opens_
     again = all_claims(ChunkClaimer(book, open_round(book), "b"))
     (claim,) = (claim for claim in again if claim.chunk.number == 0)
     assert (todo([claim]), claim.scored, claim.failed, claim.dropped) == ([(0, 0)], 2, {"verifier_error": 1}, 0)
+
+
+def test_no_score_that_a_seal_covers_changes_when_a_later_round_opens_its_chunk(tmp_path: Path) -> None:
+    """A worker that was taken for dead wrote a file of its own behind the seal: no later seal may cover it."""
+    book = make_book(tmp_path / "run", tasks=1, samples=8)
+    open_round(book)
+    for epoch, name in enumerate(("woken", "heir"), 1):
+        assert Leases(book.path, name, 1).claim(0, epoch)
+    heir = [failed(book, 0, 0), *(scored(book, 0, sample, reward=0.25) for sample in range(1, 4))]
+    pen = journal(book, "heir", [JournalEntry(each, True) for each in heir])
+    write_seals(book.path, {0: (Seal(1, 2, 3, {"model_timeout": 1}, 0, pen.extents(1)), False)})
+    journal(book, "woken", [JournalEntry(scored(book, 0, 1, reward=0.75), True)])
+    claims = all_claims(ChunkClaimer(book, open_round(book), "later"))
+    (claim,) = (claim for claim in claims if claim.chunk.number == 0)
+    assert (claim.epoch, claim.scored, todo([claim])) == (3, 3, [(0, 0)])
+    pen = journal(book, "later", [JournalEntry(scored(book, 0, 0, reward=0.5), True)])
+    write_seals(book.path, {0: (Seal(2, 3, 4, {}, 0, claim.files | pen.extents(1)), True)})
+    assert {line.sample: line.reward for _, _, line in CountedLines(book, ScoredLine)} == {
+        0: 0.5, 1: 0.25, 2: 0.25, 3: 0.25,
+    }  # fmt: skip
