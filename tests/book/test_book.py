@@ -523,3 +523,10 @@ def test_a_task_with_an_image_may_be_asked_for_again(tmp_path: Path) -> None:
     assert book.tasks.read(1).messages[0].content[0]["image_url"]["url"] == f"media:{name_of(make_png())}"
     with pytest.raises(UsageError, match="already in the run with different content"):
         book.request_samples([Task("new", "?")], "Sums", 1)
+
+
+@pytest.mark.parametrize(("option", "start"), [("", "s3://bucket/run: "), ("--out", "--out s3://bucket/run: ")])
+def test_a_url_is_refused_with_the_option_that_named_it_if_there_is_one(option: str, start: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        refuse_url("s3://bucket/run", *([option] if option else []))
+    assert str(caught.value).startswith(start)

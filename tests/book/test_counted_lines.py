@@ -345,3 +345,15 @@ def test_the_seal_that_is_read_is_the_one_that_counts(tmp_path: Path) -> None:
         write_seals(book.path, {0: (number, number is again)})
     seals = Seals(book.path)
     assert (seals.read(0), seals.list_numbers(), seals.read(0)) == (first, {0}, again)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_sealed_journal_that_lost_lines_is_refused_with_where_it_ends(tmp_path: Path, kept: int) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=1)
+    files = write(book, "w", [scored(book, 0, 0), scored(book, 1, 0)])
+    write_seals(book.path, {0: (Seal(1, 1, 1, {}, 0, files), False)})
+    path = book.path / "journals" / "w.1.jsonl"
+    left = b"".join(path.read_bytes().splitlines(keepends=True)[:kept])
+    path.write_bytes(left)
+    with pytest.raises(BookError, match=rf"whole lines end at byte {len(left)}\)"):
+        rewards(book)

@@ -9,6 +9,7 @@ from rollbook.book import MediaStore, list_media
 from rollbook.book import media as media_module
 from rollbook.book.media import put_media_in, read_files_into
 from rollbook.core import MAX_MEDIA_BYTES, Media, Message
+from rollbook.core import media as media_parts
 from rollbook.errors import BookError, UsageError
 from support.pictures import data_url, make_png, name_of
 
@@ -338,3 +339,25 @@ def test_temporary_files_of_a_killed_writer_are_not_listed(store, tmp_path):
     store.put(RED)
     (tmp_path / "run" / "media" / f".{RED.name}.00ff").touch()
     assert [path.name for path in list_media(tmp_path / "run")] == [RED.name]
+
+
+def test_what_is_too_large_is_not_stored(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(media_parts, "MAX_MEDIA_BYTES", 10)
+    with pytest.raises(UsageError, match=r"^13 bytes"):
+        store.put(Media(b"x" * 13, "png"))
+    assert list_media(tmp_path / "run") == []
+    assert store.put(Media(b"x" * 12, "png")).startswith("media:")
+
+
+def test_two_that_store_the_first_image_at_once_both_store_it(store, tmp_path, monkeypatch):
+    (tmp_path / "run" / "media").mkdir()
+    is_dir, looked = Path.is_dir, list[Path]()
+    # It was not there when it was looked for.
+    monkeypatch.setattr(Path, "is_dir", lambda path: (bool(looked) and is_dir(path)) or bool(looked.append(path)))
+    assert store.put(RED) == RED.reference
+
+
+def test_a_reference_to_nothing_is_shown_cut(store):
+    with pytest.raises(UsageError) as caught:
+        store.store_parts(show(f"media:{'x' * 200}"))
+    assert f"media:{'x' * 74}: the run" in str(caught.value)

@@ -193,6 +193,6 @@ def test_a_run_that_was_only_planned_has_done_nothing(tmp_path: Path) -> None:
     for status in (read_status(book.path), read_exact_status(book.path)):
         assert (status.dropped, status.chunks_done, status.chunks_in_work, status.in_flight) == (0, 0, 0, 0)
         assert (status.workers, status.outage, status.damaged) == ([], "", [])
-        assert (status.environments, status.roles) == ({}, {})
+        assert (status.environments, status.roles, status.state) == ({}, {}, "planned")
         assert (status.round, status.chunks, status.prompt_tokens, status.cached_tokens) == (0, len(book.chunks), 0, 0)
     assert [read_status(book.path).exact, read_exact_status(book.path).exact] == [False, True]
