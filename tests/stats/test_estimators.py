@@ -160,7 +160,14 @@ def test_an_interval_is_cut_to_what_is_possible(interval, clipped):
 
 @pytest.mark.parametrize(
     ("counts", "ks"),
-    [([8, 8, 7], [1, 2, 4, 8]), ([6, 6], [1, 2, 4, 6]), ([1], [1]), ([], [1]), ([0, 0, 3], [1, 2, 3])],
+    [
+        ([8, 8, 7], [1, 2, 4, 8]),
+        ([6, 6], [1, 2, 4, 6]),
+        ([1], [1]),
+        ([], [1]),
+        ([0, 0, 3], [1, 2, 3]),
+        ([1, 1, 1, 3], [1]),
+    ],
 )
 def test_the_default_ks_follow_the_most_common_count(counts, ks):
     assert default_ks(counts) == ks

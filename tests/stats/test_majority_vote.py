@@ -311,6 +311,7 @@ def test_the_choices_that_a_float_holds_end_where_they_exceed_it(top: int) -> No
         ([1, 1, 2], 2, 40),  # 2 x k x (one node for each of two numbers of votes) x (3 + 2 counts)
         ([1, 1, 1, 2], 2, 40),  # no more than k votes of an answer matter
         ([1, 1, 1, 2], 3, 108),
+        ([1, 1, 2, 3, 4], 2, 72),  # for each of two numbers of votes one node: no four can tie with two votes each
         ([1, 2, 3, 4, 5], 3, 156),  # three tied answers need two nodes; the row has eight places: 5 x 2 + 3 counts
     ],
 )

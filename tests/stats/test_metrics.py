@@ -124,8 +124,10 @@ def test_the_names_in_json_are_the_ones_people_know():
 
 
 def test_truncated_and_unanswered_are_counted():
-    made = compute_metrics("sums", make_columns([0, 0], [0.0, 1.0], [-1, 3], truncated=[True, False]), requested=2)
-    assert (made.truncated, made.no_answer) == (1, 1)
+    cuts = {"truncated": [1, 1, 0, 0], "cut": [0, 1, 0, 0]}
+    held = make_columns([0] * 4, [0.0, 1.0, 1.0, 1.0], [-1, 3, 4, 3], **cuts)
+    made = compute_metrics("sums", held, requested=4)
+    assert (made.truncated, made.cut, made.no_answer) == (2, 1, 1)
 
 
 def test_huge_rewards_become_null_not_nan():
