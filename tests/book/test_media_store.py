@@ -361,3 +361,11 @@ def test_a_reference_to_nothing_is_shown_cut(store):
     with pytest.raises(UsageError) as caught:
         store.store_parts(show(f"media:{'x' * 200}"))
     assert f"media:{'x' * 74}: the run" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda store, name: store.read(name), lambda store, name: store.expand(show(f"media:{name}"))]
+)
+def test_a_name_that_is_none_is_shown_cut(store, use):
+    with pytest.raises(BookError, match=r"'x{80}' is not the name of a stored image or sound"):
+        use(store, "x" * 200)
