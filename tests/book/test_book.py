@@ -17,6 +17,7 @@ from rollbook.book.durable_files import explain_disk_errors, lock_run
 from rollbook.core import Part, Settings, Task, make_part
 from rollbook.errors import BookError, BookUnwritable, UsageError
 from support.books import edit_record, make_book, open_round
+from support.pictures import data_url, make_png, name_of
 
 
 def test_a_book_opens_as_it_was_made(tmp_path: Path) -> None:
@@ -459,3 +460,73 @@ def test_samples_that_are_requested_are_cut_into_chunks_for_one_worker(tmp_path:
     book.request_samples(tasks[:1], "Sums", 64)
     assert book.plan.parts[-1] == make_part((2, 3), (8, 72), 1)
     assert book.plan.parts[-1] != make_part((2, 3), (8, 72), 2)
+
+
+def test_a_run_that_cannot_be_removed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    path = make_book(tmp_path / "run").path
+    monkeypatch.setattr(os, "rmdir", refuse)
+    remove_unused_run(path)
+    assert path.exists()
+
+
+def test_folders_that_a_copy_left_out_because_they_were_empty_are_made_again(tmp_path: Path) -> None:
+    path = make_book(tmp_path / "run").path
+    for name in FOLDERS:
+        (path / name).rmdir()
+    assert Book(path).rounds() == []
+    assert {each.name for each in path.iterdir() if each.is_dir()} == set(FOLDERS)
+    Book(path)
+
+
+def test_the_file_of_another_schema_is_named(tmp_path: Path) -> None:
+    path = make_book(tmp_path / "run").path
+    edit_record(path / "run.json", schema=99)
+    with pytest.raises(BookError) as caught:
+        Book(path)
+    assert str(caught.value).startswith(f"{path / 'run.json'}: ")
+
+
+def test_a_path_in_an_error_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    with pytest.raises(UsageError) as caught:
+        BookDraft(path)
+    assert str(caught.value).startswith(f"--out {str(path)[:80]}: ")
+
+
+def test_a_disk_that_takes_no_round_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    book = make_book(tmp_path / "run")
+    monkeypatch.setattr(book_module, "write_new", fail)
+    with pytest.raises(BookUnwritable, match="Read-only file system"):
+        open_round(book)
+
+
+def test_two_drafts_of_one_path_have_folders_of_their_own_that_are_hidden(tmp_path: Path) -> None:
+    one, two = BookDraft(tmp_path / "run"), BookDraft(tmp_path / "run")
+    assert one.folder != two.folder
+    assert all(each.folder.parent == tmp_path and each.folder.name.startswith(".run.") for each in (one, two))
+
+
+def test_a_task_with_an_image_may_be_asked_for_again(tmp_path: Path) -> None:
+    book, folder = make_book(tmp_path / "run", tasks=1, samples=1), tmp_path / "env"
+    folder.mkdir()
+    (folder / "red.png").write_bytes(make_png())
+    for url in ("file:red.png", data_url(make_png())):
+        parts = [{"type": "image_url", "image_url": {"url": url}}]
+        book.request_samples([Task("new", messages=[{"role": "user", "content": parts}])], "Sums", 1, [folder])
+    assert book.plan.requested == 3
+    assert book.tasks.read(1).messages[0].content[0]["image_url"]["url"] == f"media:{name_of(make_png())}"
+    with pytest.raises(UsageError, match="already in the run with different content"):
+        book.request_samples([Task("new", "?")], "Sums", 1)
+
+
+@pytest.mark.parametrize(("option", "start"), [("", "s3://bucket/run: "), ("--out", "--out s3://bucket/run: ")])
+def test_a_url_is_refused_with_the_option_that_named_it_if_there_is_one(option: str, start: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        refuse_url("s3://bucket/run", *([option] if option else []))
+    assert str(caught.value).startswith(start)

@@ -193,3 +193,7 @@ def test_hidden_files_of_a_worker_that_lives_after_all_stay(tmp_path: Path) -> N
     write_heartbeat(run, presence)  # now its last heartbeat is the one that was published
     remove_dead_claim_files(run, WorkerMonitor(run))
     assert not hidden.exists()
+
+
+def test_a_reader_has_no_name() -> None:
+    assert (Leases(Path("run")).worker, Leases(Path("run"), "a").worker) == ("", "a")

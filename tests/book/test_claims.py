@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rollbook.book import claims as claims_module
-from rollbook.book.book import Book
+from rollbook.book.book import Book, BookDraft
 from rollbook.book.claims import ChunkClaimer, Claim, TakeoverReader, is_finished
-from rollbook.book.counted_lines import KeyMap
+from rollbook.book.counted_lines import CountedLines, KeyMap
 from rollbook.book.heartbeats import (
     InFlightKeys,
     WorkerGone,
@@ -22,8 +23,8 @@ from rollbook.book.heartbeats import (
 from rollbook.book.journal import Journal, JournalEntry
 from rollbook.book.leases import Leases
 from rollbook.book.seals import Seals, measure_extent, write_seals
-from rollbook.core import Rollout, Round, Seal
-from support.books import failed, make_book, open_round, scored
+from rollbook.core import EnvironmentSpec, Part, Rollout, Round, ScoredLine, Seal, Task
+from support.books import edit_record, failed, make_book, open_round, scored
 
 
 def journal(book: Book, worker: str, marks: list[JournalEntry]) -> Journal:
@@ -483,3 +484,68 @@ def test_lines_of_keys_that_are_not_in_the_plan_are_skipped_by_an_heir(tmp_path:
     assert (sum(claim.scored for claim in claims), todo(claims)) == (1, [])
     assert [claim.failed for claim in claims if claim.failed] == [{"model_timeout": 1}]
     assert {f"{worker}.1.jsonl", f"{worker}.1.failures.jsonl"} <= set(claims[0].files)
+
+
+def make_blend(path: Path, environments: int, parts: int = 2) -> Book:
+    """A book with several environments and a part of the plan for each, of three chunks."""
+    spec = EnvironmentSpec("sums.py:Sums", "sums:Sums")
+    specs = {f"e{at}": spec for at in range(environments)}
+    manifest = msgspec.structs.replace(make_book(path.with_name(f"{path.name}-one")).manifest, environments=specs)
+    with BookDraft(path) as draft:
+        draft.add_tasks([Task(f"t{at}", "?") for at in range(3 * parts)], "e0")
+        return draft.finish(manifest, [Part((3 * at, 3 * at + 3), (0, 1), [1, 1, 1]) for at in range(parts)])
+
+
+@pytest.mark.parametrize(("environments", "order"), [(1, [0, 1, 2, 3, 4, 5]), (2, [0, 3, 1, 4, 2, 5])])
+def test_the_environments_of_a_blend_advance_together_and_one_alone_in_the_order_of_its_plan(
+    tmp_path: Path, environments: int, order: list[int]
+) -> None:
+    book = make_blend(tmp_path / "run", environments)
+    claims = all_claims(ChunkClaimer(book, open_round(book), "a"))
+    assert [claim.chunk.number for claim in claims] == order
+
+
+def test_a_chunk_whose_leases_were_lost_is_free_for_a_later_round(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    sealed_with(book, open_round(book), [failed(book, 0, 0)])
+    for path in (book.path / "leases").iterdir():
+        path.unlink()
+    (claim,) = all_claims(ChunkClaimer(book, open_round(book), "b"))
+    assert (claim.epoch, claim.resealed, todo([claim])) == (1, True, [(0, 0)])
+
+
+def test_the_last_line_that_a_seal_covers_still_counts_when_a_later_round_opens_the_chunk(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=8)
+    round_ = open_round(book)
+    (chunk, *_) = book.chunks
+    ends = [failed(book, 0, 0), scored(book, 0, 1), failed(book, 0, 2, "verifier_error")]
+    assert list(chunk) == [(0, sample) for sample in range(4)]
+    sealed_with(book, round_, [*ends, scored(book, 0, 3)])
+    name = next((book.path / "journals").glob("*.failures.jsonl")).name
+    seal = Seals(book.path).refresh()[0]
+    assert seal.files[name].bytes == (book.path / "journals" / name).stat().st_size
+    for path in (book.path / "leases").glob("[0-9]*"):  # the journals are of workers of other names
+        edit_record(path, worker=f"first{int(path.stem)}")
+    again = all_claims(ChunkClaimer(book, open_round(book), "b"))
+    (claim,) = (claim for claim in again if claim.chunk.number == 0)
+    assert (todo([claim]), claim.scored, claim.failed, claim.dropped) == ([(0, 0)], 2, {"verifier_error": 1}, 0)
+
+
+def test_no_score_that_a_seal_covers_changes_when_a_later_round_opens_its_chunk(tmp_path: Path) -> None:
+    """A worker that was taken for dead wrote a file of its own behind the seal: no later seal may cover it."""
+    book = make_book(tmp_path / "run", tasks=1, samples=8)
+    open_round(book)
+    for epoch, name in enumerate(("woken", "heir"), 1):
+        assert Leases(book.path, name, 1).claim(0, epoch)
+    heir = [failed(book, 0, 0), *(scored(book, 0, sample, reward=0.25) for sample in range(1, 4))]
+    pen = journal(book, "heir", [JournalEntry(each, True) for each in heir])
+    write_seals(book.path, {0: (Seal(1, 2, 3, {"model_timeout": 1}, 0, pen.extents(1)), False)})
+    journal(book, "woken", [JournalEntry(scored(book, 0, 1, reward=0.75), True)])
+    claims = all_claims(ChunkClaimer(book, open_round(book), "later"))
+    (claim,) = (claim for claim in claims if claim.chunk.number == 0)
+    assert (claim.epoch, claim.scored, todo([claim])) == (3, 3, [(0, 0)])
+    pen = journal(book, "later", [JournalEntry(scored(book, 0, 0, reward=0.5), True)])
+    write_seals(book.path, {0: (Seal(2, 3, 4, {}, 0, claim.files | pen.extents(1)), True)})
+    assert {line.sample: line.reward for _, _, line in CountedLines(book, ScoredLine)} == {
+        0: 0.5, 1: 0.25, 2: 0.25, 3: 0.25,
+    }  # fmt: skip

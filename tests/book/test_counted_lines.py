@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
+import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,7 +25,7 @@ from rollbook.book.counted_lines import (
 from rollbook.book.journal import Journal, JournalEntry
 from rollbook.book.json_lines import NO_LIMIT
 from rollbook.book.leases import Leases
-from rollbook.book.seals import Seals, write_seals
+from rollbook.book.seals import Seals, list_seals, measure_extent, measure_extents, read_seal, write_seals
 from rollbook.book.status import read_exact_status
 from rollbook.core import Extent, Rollout, ScoredLine, Seal, Task, make_failed_line
 from rollbook.errors import BookError
@@ -244,3 +248,112 @@ def test_of_contested_lines_the_lowest_epoch_then_the_lowest_attempt_then_the_fi
     ]
     assert added == [True, False, False, False, False, True]
     assert list(lines) == ["best", "alone"]
+
+
+@pytest.mark.parametrize(
+    ("name", "refusing"), [("w.1.jsonl", CountedLines), ("w.1.failures.jsonl", FinalFailures), ("w.1.tokens", None)]
+)
+def test_only_who_reads_a_sealed_file_misses_it(tmp_path: Path, name: str, refusing: type | None) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=1)
+    open_round(book)
+    files = write(book, "w", [scored(book, 0, 0, tokens=True), failed(book, 1, 0)])
+    write_seals(book.path, {0: (Seal(1, 1, 1, {"model_timeout": 1}, 0, files), False)})
+    (book.path / "journals" / name).unlink()
+    for reader in (CountedLines(book, ScoredLine), FinalFailures(book)):
+        refused = pytest.raises(BookError, match=f"{name} is missing: restore it")
+        with refused if isinstance(reader, refusing or ()) else nullcontext():
+            list(reader)
+
+
+@pytest.mark.parametrize("chunks", [[0], [0, 2], [0, 1, 2]])
+def test_the_seals_to_remove_are_named_as_a_shell_understands_it(tmp_path: Path, chunks: list[int]) -> None:
+    book = make_book(tmp_path / "run", tasks=3, samples=1)
+    open_round(book)
+    files = write(book, "w", [scored(book, 0, 0)])
+    write_seals(book.path, {chunk: (Seal(1, 1, 1, {}, 0, files), False) for chunk in chunks})
+    path = book.path / "journals" / "w.1.jsonl"
+    data = path.read_bytes()
+    for damage in (lambda: path.write_bytes(data[:-2]), path.unlink):
+        damage()
+        with pytest.raises(BookError) as caught:
+            rewards(book)
+        (command,) = re.findall("`(rm .*)`", str(caught.value))
+        listed = subprocess.check_output(["bash", "-c", command.replace("rm", "ls", 1)], text=True)
+        assert listed.split() == [str(book.path / "done" / f"{chunk:05}.json") for chunk in chunks]
+
+
+def test_extents_are_those_of_the_first_bytes_however_many_are_asked_for(tmp_path: Path) -> None:
+    path, data = tmp_path / "file", bytes(range(251)) * 9000  # more than is read at once
+    path.write_bytes(data)
+    sizes = [0, 3, 3, 5, 1 << 20, (1 << 20) + 7, len(data) - 1, len(data), len(data) + 9]
+    expected = [(min(size, len(data)), hashlib.sha256(data[:size]).hexdigest()) for size in sizes]
+    assert [(extent.bytes, extent.sha256) for extent in measure_extents(path, sizes)] == expected
+    assert measure_extent(path, 5) == Extent(*expected[3])
+
+
+def test_only_seals_are_read_as_seals(tmp_path: Path) -> None:
+    run = make_book(tmp_path / "run").path
+    for name in ("00000.json", "00000.2.json", "00003.json", "00004", "notes.json", "00005.x.json", ".00006.json.ab",
+                 "00007.json~", "00008.2", "x.2.json"):  # fmt: skip
+        (run / "done" / name).touch()
+    assert Seals(run).list_numbers() == {0, 3}
+    assert [path.name for path in list_seals(run, 0)] == ["00000.json", "00000.2.json"]
+
+
+def test_a_seal_without_failures_is_read_once_and_one_with_failures_again(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=1)
+    whole, open_ = Seal(1, 1, 1, {}, 0, {}), Seal(1, 1, 0, {"model_timeout": 1}, 0, {})
+    write_seals(book.path, {0: (whole, False), 1: (open_, False)})
+    seals = Seals(book.path)
+    assert [seals.find(0), seals.find(1)] == [whole, open_]
+    for chunk in (0, 1):
+        write_seals(book.path, {chunk: (Seal(2, 2, 1, {}, 0, {}), True)})
+    assert [seals.find(0), seals.find(1)] == [whole, Seal(2, 2, 1, {}, 0, {})]
+    assert seals.numbers == {0, 1}
+
+
+def test_every_key_is_told_from_every_other(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=10, samples=7)
+    kept = {(row, sample) for row in range(10) for sample in range(7) if (row * 7 + sample) % 3}
+    write(book, "w", [scored(book, row, sample) for row, sample in sorted(kept)])
+    reading = CountedLines(book, ScoredLine)
+    assert {(row, line.sample) for row, _, line in reading} == kept
+    assert reading.dropped == 0
+    assert list(reading.iterate_missing()) == [(r, s) for r in range(10) for s in range(7) if (r, s) not in kept]
+
+
+def test_tokens_are_read_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    write(book, "w", [scored(book, 0, 0, tokens=True)])
+    asked = [list(rollouts(book)), list(rollouts(book, tokens=False)), list(rollouts(book, tokens=True))]
+    assert [each.turns[0].has_tokens for (each,) in asked] == [False, False, True]
+
+
+def test_a_seal_that_is_missing_is_not_called_damaged(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    with pytest.raises(FileNotFoundError):
+        read_seal(book.path / "done" / "00000.json")
+    (book.path / "done" / "00000.json").write_bytes(b"{")
+    with pytest.raises(BookError, match=r"00000\.json: .*; restore it, or delete it"):
+        read_seal(book.path / "done" / "00000.json")
+
+
+def test_the_seal_that_is_read_is_the_one_that_counts(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    first, again = Seal(1, 1, 0, {"model_timeout": 2}, 0, {}), Seal(12, 2, 2, {}, 0, {})
+    for number in (first, again):
+        write_seals(book.path, {0: (number, number is again)})
+    seals = Seals(book.path)
+    assert (seals.read(0), seals.list_numbers(), seals.read(0)) == (first, {0}, again)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_sealed_journal_that_lost_lines_is_refused_with_where_it_ends(tmp_path: Path, kept: int) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=1)
+    files = write(book, "w", [scored(book, 0, 0), scored(book, 1, 0)])
+    write_seals(book.path, {0: (Seal(1, 1, 1, {}, 0, files), False)})
+    path = book.path / "journals" / "w.1.jsonl"
+    left = b"".join(path.read_bytes().splitlines(keepends=True)[:kept])
+    path.write_bytes(left)
+    with pytest.raises(BookError, match=rf"whole lines end at byte {len(left)}\)"):
+        rewards(book)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -234,3 +235,29 @@ def test_other_errors_of_a_system_call_are_passed_on(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="why"), explain_disk_errors(tmp_path):
         raise OSError(errno.EINVAL, "why")
     assert str(make_unwritable(tmp_path, OSError(errno.EINVAL, "why"))).endswith("(why): check its path, then resume")
+
+
+def test_errors_that_are_not_of_the_system_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyError), explain_disk_errors(tmp_path):
+        raise KeyError
+
+    def fail(*_: object) -> None:
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(ValueError, match="a mistake"), lock_run(tmp_path):
+        raise AssertionError("not locked")
+
+
+def test_a_lock_that_fails_for_another_reason_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "why")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(OSError, match="why"), lock_run(tmp_path):
+        raise AssertionError("not locked")
+
+
+def test_a_folder_is_not_overwritten_in_place(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        overwrite_in_place(tmp_path, b"x")

@@ -9,6 +9,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rollbook.book import journal as journal_module
@@ -276,3 +277,111 @@ def test_nothing_is_waited_for_once_a_journal_is_closed_or_flushed(
 
     asyncio.run(asyncio.wait_for(go(), 20))
     assert len(durable) == 1
+
+
+@pytest.mark.parametrize("missing", ["prompt_ids", "ids"])
+def test_a_turn_with_half_of_its_ids_is_stored_without_them(tmp_path: Path, missing: str) -> None:
+    book = make_book(tmp_path / "run")
+    wrote = scored(book, 0, 0, tokens=True)
+    half = msgspec.structs.replace(wrote.turns[0], **{missing: None})
+    wrote.turns = [half, wrote.turns[0]]
+    write(book, [JournalEntry(wrote)])
+    (read,) = rollouts(book, tokens=True)
+    assert [turn.has_tokens for turn in read.turns] == [False, True]
+    assert read.turns[1] == wrote.turns[1]
+
+
+def test_journals_are_readable_for_everyone_and_writable_for_their_owner(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    before = os.umask(0)
+    try:
+        write(book, [JournalEntry(scored(book, 0, 0, tokens=True)), JournalEntry(failed(book, 1, 0))])
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in (book.path / "journals").iterdir()]
+    assert modes == [0o644] * 3
+
+
+def test_a_journal_of_another_worker_is_never_written_to(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    (book.path / "journals" / "w.1.jsonl").write_bytes(b"theirs")
+    _, durable = write(book, [JournalEntry(scored(book, 0, 0))])
+    assert len(durable) == 1
+    assert (book.path / "journals" / "w.1.jsonl").read_bytes() == b"theirs"
+    assert (book.path / "journals" / "w.2.jsonl").exists()
+
+
+def test_closed_journals_keep_no_file_open(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    journal, _ = write(book, [JournalEntry(scored(book, row, 0, tokens=True)) for row in range(3)])
+    assert len(list((book.path / "journals").iterdir())) == 2
+    assert open_journals(book) == []
+    asyncio.run(journal.close())
+
+
+@pytest.mark.parametrize(("bytes_", "segments"), [(64 << 20, 1), (1, 4)])
+def test_a_segment_stays_open_until_it_is_full_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_: int, segments: int
+) -> None:
+    monkeypatch.setattr(journal_module, "SEGMENT_BYTES", bytes_)
+    book, handles = make_book(tmp_path / "run"), list[int]()
+
+    async def go() -> Journal:
+        durable = asyncio.Event()
+        journal = Journal(book.path, "w", lambda _: durable.set())
+        journal.start()
+        for row in range(3):
+            await journal.add(JournalEntry(scored(book, row, 0)))
+            journal.flush_soon()
+            await durable.wait()
+            durable.clear()
+            handles.append(len(list((book.path / "journals").iterdir())) - len(open_journals(book)))
+        await journal.close()
+        return journal
+
+    assert asyncio.run(go()).segment == segments
+    assert handles == ([0, 0, 0] if segments == 1 else [1, 2, 3]), "how many journals are closed"
+    assert len(keys(book)) == 3
+
+
+def open_journals(book: Book) -> list[str]:
+    """The journals that this process has open."""
+    folder = Path("/proc/self/fd")
+    links = [os.readlink(path) for path in folder.iterdir() if path.is_symlink()]
+    return [link for link in links if link.startswith(str(book.path / "journals"))]
+
+
+def test_an_error_that_is_not_of_the_disk_is_no_reason_to_write_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(journal_module, "_write_all", fail)
+    book = make_book(tmp_path / "run")
+    with pytest.raises(ValueError, match="a mistake"):
+        write(book, [JournalEntry(scored(book, 0, 0))])
+
+
+def test_after_a_flush_entries_form_groups_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "COMMIT_S", 3600)
+    book = make_book(tmp_path / "run")
+    groups: list[int] = []
+
+    async def go() -> None:
+        journal = Journal(book.path, "w", lambda entries: groups.append(len(entries)))
+        journal.start()
+        await journal.add(JournalEntry(scored(book, 0, 0)))
+        journal.flush_soon()
+        while not groups:
+            await asyncio.sleep(0.01)
+        for row in (1, 2):
+            await journal.add(JournalEntry(scored(book, row, 0)))
+            await asyncio.sleep(0.05)
+        journal.flush_soon()
+        while len(groups) < 2:
+            await asyncio.sleep(0.01)
+        await journal.close()
+
+    asyncio.run(go())
+    assert groups == [1, 2]

@@ -10,7 +10,7 @@ import pytest
 from rollbook.book.book import Book
 from rollbook.book.claims import ChunkClaimer, Claim
 from rollbook.book.heartbeats import list_joined_and_gone, make_presence, read_worker_gone, write_heartbeat
-from rollbook.book.leases import PEERS_WATCHED, PeerMonitor, WorkerMonitor
+from rollbook.book.leases import PEERS_WATCHED, Leases, PeerMonitor, WorkerMonitor
 from rollbook.book.seals import write_seals
 from rollbook.core import Presence, Round, Seal
 from support.books import make_book, open_round
@@ -126,3 +126,21 @@ def test_a_chunk_of_the_dead_is_taken_once(workers: FourWorkers) -> None:
     workers.claim("b")
     workers.beat("a", "c", "d", for_s=240)
     assert sorted(workers.claim(name).epoch for name in "acd") == [1, 1, 2]
+
+
+def test_the_chunks_that_a_dead_worker_left_are_those_that_no_seal_of_its_own_closes(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=32, samples=2, workers=4)
+    open_round(book)
+    alive, dead = make_presence(1), msgspec.structs.replace(make_presence(1), state="left")
+    for presence in (alive, dead):
+        write_heartbeat(book.path, presence)
+    leases = {name: Leases(book.path, name, 1) for name in (alive.id, dead.id)}
+    for chunk, owners in enumerate(([dead], [dead], [alive, dead], [alive, dead], [alive, alive, dead], [dead, alive])):
+        for epoch, owner in enumerate(owners, 1):
+            assert leases[owner.id].claim(chunk, epoch)
+    seals = {1: 1, 2: 1, 3: 2, 4: 2}  # the last epoch whose owner sealed the chunk
+    write_seals(book.path, {chunk: (Seal(1, epoch, 1, {}, 0, {}), False) for chunk, epoch in seals.items()})
+    PeerMonitor(book.path, alive.id, WorkerMonitor(book.path)).check()
+    record = read_worker_gone(book.path, dead.id)
+    assert record
+    assert (record.chunks, record.counter) == ({0: 1, 2: 2, 4: 3}, dead.counter)

@@ -1,6 +1,7 @@
 """media/: what is stored once, what is refused, and what is damage."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from rollbook.book import MediaStore, list_media
 from rollbook.book import media as media_module
 from rollbook.book.media import put_media_in, read_files_into
 from rollbook.core import MAX_MEDIA_BYTES, Media, Message
+from rollbook.core import media as media_parts
 from rollbook.errors import BookError, UsageError
 from support.pictures import data_url, make_png, name_of
 
@@ -272,3 +274,98 @@ def test_a_file_of_the_largest_size_is_stored(store, root):
     with open(root / "largest.png", "wb") as file:
         file.truncate(MAX_MEDIA_BYTES)
     assert source_of(store.store_parts(show("file:largest.png"), [root])).startswith("media:")
+
+
+@pytest.mark.parametrize(("url", "words"), [("cat.png", "write file:PATH"), (None, "image_url has no url")])
+def test_files_are_not_read_into_messages_that_no_model_could_be_sent(root, url, words):
+    with pytest.raises(UsageError, match=rf"messages\[0\].content\[1\]: .*{words}"):
+        read_files_into(show(url), [root])
+
+
+@pytest.mark.parametrize("prefix", ["file:", "file://", "file:///../.."])
+def test_a_file_is_named_by_its_path_from_the_folder_or_from_the_root(store, root, prefix):
+    path = "pics/red.png" if prefix == "file:" else f"{root}/pics/red.png"
+    assert source_of(store.store_parts(show(f"{prefix}{path}"), [root])) == RED.reference
+
+
+def test_two_slashes_that_begin_no_path_from_the_root_are_part_of_the_name(store, root):
+    with pytest.raises(UsageError, match=r"^messages\[0\].content\[1\]: //host/red.png: no such file"):
+        store.store_parts(show("file://host/red.png"), [root])
+
+
+def test_the_image_of_the_first_folder_that_has_it_is_taken(store, root, tmp_path):
+    other = tmp_path / "other"
+    (other / "pics").mkdir(parents=True)
+    (other / "pics" / "red.png").write_bytes(make_png(blue=9))
+    (other / "more.png").symlink_to(root / "pics" / "red.png")
+    assert source_of(store.store_parts(show("file:pics/red.png"), [root, other])) == RED.reference
+    assert source_of(store.store_parts(show("file:pics/red.png"), [other, root])) != RED.reference
+    assert source_of(store.store_parts(show("file:more.png"), [other, root])) == RED.reference
+    with pytest.raises(UsageError, match="it is outside of the environment's folder"):
+        store.store_parts(show("file:more.png"), [other])
+
+
+def test_a_disk_that_fails_is_no_reason_to_leave_data_in_an_answer(store, monkeypatch):
+    def fail(*_):
+        raise OSError("no room")
+
+    monkeypatch.setattr(media_module, "write_atomically", fail)
+    with pytest.raises(OSError, match="no room"):
+        store.store_answered(show(data_url(RED.data)))
+
+
+def test_a_disk_that_cannot_be_read_is_not_taken_for_a_missing_file(store, tmp_path, monkeypatch):
+    store.put(RED)
+
+    def fail(*_):
+        raise OSError("cannot be read")
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    for use in (lambda each: each.read(RED.name), lambda each: each.put(RED)):
+        with pytest.raises(OSError, match="cannot be read"):
+            use(MediaStore(tmp_path / "run"))
+
+
+def test_what_is_stored_is_read_from_the_disk_once(store, tmp_path):
+    store.put(RED)
+    reader = MediaStore(tmp_path / "run")
+    assert reader.read(RED.name) == RED
+    (tmp_path / "run" / "media" / RED.name).unlink()
+    assert reader.read(RED.name) == RED
+
+
+def test_temporary_files_of_a_killed_writer_are_not_listed(store, tmp_path):
+    assert list_media(tmp_path / "run") == []
+    store.put(RED)
+    (tmp_path / "run" / "media" / f".{RED.name}.00ff").touch()
+    assert [path.name for path in list_media(tmp_path / "run")] == [RED.name]
+
+
+def test_what_is_too_large_is_not_stored(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(media_parts, "MAX_MEDIA_BYTES", 10)
+    with pytest.raises(UsageError, match=r"^13 bytes"):
+        store.put(Media(b"x" * 13, "png"))
+    assert list_media(tmp_path / "run") == []
+    assert store.put(Media(b"x" * 12, "png")).startswith("media:")
+
+
+def test_two_that_store_the_first_image_at_once_both_store_it(store, tmp_path, monkeypatch):
+    (tmp_path / "run" / "media").mkdir()
+    is_dir, looked = Path.is_dir, list[Path]()
+    # It was not there when it was looked for.
+    monkeypatch.setattr(Path, "is_dir", lambda path: (bool(looked) and is_dir(path)) or bool(looked.append(path)))
+    assert store.put(RED) == RED.reference
+
+
+def test_a_reference_to_nothing_is_shown_cut(store):
+    with pytest.raises(UsageError) as caught:
+        store.store_parts(show(f"media:{'x' * 200}"))
+    assert f"media:{'x' * 74}: the run" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda store, name: store.read(name), lambda store, name: store.expand(show(f"media:{name}"))]
+)
+def test_a_name_that_is_none_is_shown_cut(store, use):
+    with pytest.raises(BookError, match=r"'x{80}' is not the name of a stored image or sound"):
+        use(store, "x" * 200)

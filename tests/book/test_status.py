@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from rollbook.book import Book, BookDraft, Journal, JournalEntry, Leases
 from rollbook.book.claims import ChunkClaimer
 from rollbook.book.heartbeats import make_presence, write_heartbeat
@@ -17,13 +20,16 @@ from rollbook.core import (
     Limits,
     Manifest,
     ModelSpec,
+    RoleCall,
+    RoleSpec,
     Sampling,
     Seal,
     Task,
     make_part,
+    make_scored_line,
 )
 from support.alive import open_fds
-from support.books import failed, make_book, open_round, scored
+from support.books import encode_journal_line, failed, make_book, open_round, scored
 
 
 def make_blend(path: Path, tasks: dict[str, int]) -> Book:
@@ -165,3 +171,28 @@ def test_a_run_has_pending_rollouts_until_all_are_sealed(tmp_path: Path) -> None
     assert has_pending(book.path)
     write_seals(book.path, {0: (Seal(1, 1, 1, {}, 0, {}), False)})
     assert not has_pending(book.path)
+
+
+@pytest.mark.parametrize("asks", ["judge", "roles", "nothing"])
+def test_the_calls_of_roles_are_counted_where_a_run_has_any(tmp_path: Path, asks: str) -> None:
+    plain = make_book(tmp_path / "plain", tasks=1, samples=1)
+    roles = {"judge": {"judge": ModelSpec("j")}, "roles": {"roles": {"user": RoleSpec(ModelSpec("u"))}}}.get(asks, {})
+    with BookDraft(tmp_path / "run") as draft:
+        draft.copy_tasks(plain)
+        book = draft.finish(msgspec.structs.replace(plain.manifest, **roles), plain.plan.parts)
+    rollout = scored(book, 0, 0)
+    rollout.role_calls = [RoleCall("judge", 0, 1, "5", prompt_tokens=30, completion_tokens=4, cost=0.25)]
+    line = encode_journal_line(make_scored_line(rollout, [None]))
+    (book.path / "journals" / "w.1.jsonl").write_bytes(line)
+    found = read_exact_status(book.path).roles
+    assert {name: use.prompt_tokens for name, use in found.items()} == ({} if asks == "nothing" else {"judge": 30})
+
+
+def test_a_run_that_was_only_planned_has_done_nothing(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=3, samples=2)
+    for status in (read_status(book.path), read_exact_status(book.path)):
+        assert (status.dropped, status.chunks_done, status.chunks_in_work, status.in_flight) == (0, 0, 0, 0)
+        assert (status.workers, status.outage, status.damaged) == ([], "", [])
+        assert (status.environments, status.roles, status.state) == ({}, {}, "planned")
+        assert (status.round, status.chunks, status.prompt_tokens, status.cached_tokens) == (0, len(book.chunks), 0, 0)
+    assert [read_status(book.path).exact, read_exact_status(book.path).exact] == [False, True]

@@ -73,3 +73,13 @@ def test_a_task_of_an_environment_that_run_json_does_not_have_is_refused(tmp_pat
     edit_record(book.path / "run.json", environments={"a": environments["a"], "c": environments["b"]})
     with pytest.raises(BookError, match=r"run\.json: it has no environment 'b', which task 'b-0' names"):
         TaskGroups(Book(book.path))
+
+
+def test_the_tasks_of_a_run_without_groups_are_all_of_its_environment(tmp_path: Path) -> None:
+    book = make_grouped_book(tmp_path / "run", "", env=[{"level": 1}, {"level": 2}, {}])
+    assert (TaskGroups(book).names, name_groups(book)) == (["env"], ["env"] * 3)
+
+
+def test_a_path_that_leads_through_no_object_has_no_value(tmp_path: Path) -> None:
+    book = make_grouped_book(tmp_path / "run", "a.b", env=[{"a": {"b": 0}}, {"a": "b"}, {"b": 0}, {"a": {"b": False}}])
+    assert name_groups(book) == ["0", "without a.b", "without a.b", "False"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -109,3 +111,49 @@ def test_what_is_not_a_task_of_its_own_is_refused(tmp_path: Path, task: object, 
     with pytest.raises(UsageError) as caught:
         write(tmp_path, [task], {"before"})
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("place", ["media", "file"])
+def test_a_disk_that_fails_is_not_blamed_on_the_task(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    file = io.BytesIO()
+    if place == "media":
+        monkeypatch.setattr(MediaStore, "store_parts", fail)
+    else:
+        file = type("Full", (io.BytesIO,), {"write": fail})()
+    with pytest.raises(OSError, match="no room"):
+        write_tasks(file, [Task("a", "x")], "env", set(), MediaStore(tmp_path))
+
+
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize("value", [object(), {("a", "b"): 1}, "\ud800", ENDLESS])
+def test_what_json_cannot_hold_is_refused_with_the_task(tmp_path: Path, value: object) -> None:
+    with pytest.raises(UsageError, match="env: task 'a' cannot be stored as JSON"):
+        write(tmp_path, [Task("a", "x", thing=value)], set())
+
+
+def test_rows_are_read_up_to_the_end_of_the_file_and_no_further(tmp_path: Path) -> None:
+    file = open_tasks(tmp_path, 3)
+    assert len(file) == 3
+    with pytest.raises(IndexError):
+        file.read(3)
+    assert read_rows(file.path, 9) == {"t0": 0, "t1": 1, "t2": 2}
+
+
+def test_closing_gives_the_file_back(tmp_path: Path) -> None:
+    file = open_tasks(tmp_path)
+
+    def is_open() -> bool:
+        links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        return str(file.path) in links
+
+    assert is_open()
+    file.close()
+    assert not is_open()

@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from rollbook.book import Book, SpentTokens
+from rollbook.book import Book, SpentTokens, token_counts
 from rollbook.book.journal import Journal, JournalEntry
 from rollbook.core import RoleCall, Rollout, TokenCounts, Turn
 from support.books import failed, make_book, scored
@@ -107,3 +108,43 @@ def test_rollouts_with_a_priced_call_of_a_role_without_counts_are_counted(tmp_pa
     spent = SpentTokens(book.path)
     spent.refresh()
     assert spent.uncounted_roles == 2
+
+
+def test_the_journals_of_one_worker_are_left_out_where_it_counts_itself(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    write(book, use_tokens(scored(book, 0, 0), (10, 2, None)), worker="w")
+    write(
+        book, use_tokens(failed(book, 1, 0), (100, 7, None)), use_tokens(scored(book, 1, 0), (1, 1, None)), worker="v"
+    )
+    write(book, use_tokens(scored(book, 2, 0), (1000, 9, None)), worker="changed")
+    found = {name: SpentTokens(book.path, name).refresh().prompt for name in ("", "w", "v", "other")}
+    assert found == {"": 1111, "w": 1101, "v": 1010, "other": 1111}
+    assert SpentTokens(book.path).refresh().prompt == 1111
+
+
+def test_a_journal_that_has_not_grown_is_not_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = make_book(tmp_path / "run")
+    write(book, use_tokens(scored(book, 0, 0), (10, 2, None)))
+    spent, opened = SpentTokens(book.path), list[Path]()
+    read = token_counts.read_line_blocks
+    monkeypatch.setattr(token_counts, "read_line_blocks", lambda path, start: opened.append(path) or read(path, start))
+    for _ in range(3):
+        assert spent.refresh().prompt == 10
+    assert len(opened) == 1
+
+
+def test_nothing_is_spent_before_the_first_look(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    write(book, use_tokens(scored(book, 0, 0), (0, 0, None)))
+    spent = SpentTokens(book.path)
+    assert (spent.journals, spent.uncounted, spent.uncounted_roles, spent.role_cost) == (0, 0, 0, 0.0)
+    assert spent.refresh() == TokenCounts()
+    assert (spent.journals, spent.uncounted) == (1, 1)
+
+
+def test_a_line_without_counts_or_turns_has_used_nothing(tmp_path: Path) -> None:
+    """As those of other versions may be."""
+    book = make_book(tmp_path / "run")
+    (book.path / "journals" / "w.1.jsonl").write_bytes(b'{"task":"t0"}\n{"turns":[{}]}\n')
+    spent = SpentTokens(book.path)
+    assert (spent.refresh(), spent.uncounted) == (TokenCounts(), 1)

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rollbook.book import Book, BookDraft, read_exact_status, verify_run
+from rollbook.book.heartbeats import make_presence
+from rollbook.book.leases import Leases
+from rollbook.book.seals import measure_extent, write_seals
+from rollbook.book.source_copies import digest_source
 from rollbook.book.verification import EDITED
-from rollbook.core import Task, make_part
+from rollbook.core import (
+    EnvironmentSpec,
+    Extent,
+    Message,
+    Rollout,
+    Seal,
+    Task,
+    decode_part,
+    make_failed_line,
+    make_part,
+    make_scored_line,
+)
 from rollbook.engine.book_worker import BookJobSource
-from rollbook.errors import BookError
+from rollbook.errors import BookError, UsageError
 from rollbook.reports import RunColumns
-from support.books import ENV, edit_journal, edit_record, failed, make_book, open_round, scored
+from support.books import ENV, edit_journal, edit_record, encode_journal_line, failed, make_book, open_round, scored
 from support.pictures import data_url, make_png, name_of
 
 
@@ -407,3 +425,207 @@ def test_damaged_tasks_are_named_by_their_line(tmp_path: Path) -> None:
     assert any(
         "tasks.jsonl" in each.path and "not a task line" in each.problem for each in verify_run(book.path).damage
     )
+
+
+def test_a_first_seal_that_is_missing_is_named_although_a_later_one_exists(run: Path) -> None:
+    work_off(Book(run))
+    (later,) = (run / "done").glob("*.2.json")
+    first = later.with_name(later.name.replace(".2.", "."))
+    first.unlink()
+    assert f"{first}: is missing" in [str(damage) for damage in verify_run(run).damage]
+
+
+@pytest.mark.parametrize(("names", "named"), [(("ghost", "real"), 1), (("real", "ghost"), 2), (("real", "real2"), 2)])
+def test_of_several_leases_that_of_a_worker_that_never_joined_is_named(
+    run: Path, names: tuple[str, str], named: int
+) -> None:
+    """If all of them joined, the last one."""
+    (worker,) = (run / "workers").glob("*.json")
+    for name in ("real", "real2"):
+        shutil.copy(worker, run / "workers" / f"{name}.json")
+    shutil.copy(run / "leases" / "00000.1", run / "leases" / "00000.2")
+    for epoch, name in enumerate(names, 1):
+        edit_record(run / "leases" / f"00000.{epoch}", worker=name)
+    (damage,) = verify_run(run).damage
+    assert damage.path == str(run / "leases" / f"00000.{named}")
+    assert damage.problem.startswith(f"is of {names[named - 1]}, but {worker.stem} has lines")
+
+
+def test_the_name_of_a_missing_image_is_cut(tmp_path: Path) -> None:
+    book, _ = make_book_with_image(tmp_path / "run")
+    rows = book.path / "tasks.jsonl"
+    rows.write_bytes(re.sub(rb"media:[^\"]+", b"media:" + b"x" * 200, rows.read_bytes()))
+    (problem,) = [each.problem for each in verify_run(book.path).damage if each.line]
+    assert re.findall("x{5,}", problem) == ["x" * 80]
+
+
+def test_an_image_that_is_missing_is_named_by_every_line_that_shows_it(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=1)
+    open_round(book)
+    reference = book.media.put(decode_part({"type": "image_url", "image_url": {"url": data_url(make_png())}}))
+    plain, showing = scored(book, 0, 0), scored(book, 1, 0)
+    showing.messages.append(Message("user", [{"type": "image_url", "image_url": {"url": reference}}]))
+    Leases(book.path, "w", 1).claim(0, 1)
+    path = book.path / "journals" / "w.1.jsonl"
+    path.write_bytes(b"".join(encode_journal_line(make_scored_line(each, [None])) for each in (plain, showing)))
+    lines = [each.line for each in verify_run(book.path).damage if each.path == str(path)]
+    (book.path / "media" / name_of(make_png())).unlink()
+    damage = [each for each in verify_run(book.path).damage if each.path == str(path)]
+    assert (lines, [each.line for each in damage]) == ([], [2])
+    assert damage[0].problem == f"it shows media/{name_of(make_png())}, which is missing"
+
+
+def make_book_with_source(path: Path) -> tuple[Book, Path]:
+    """Return a book whose environment is of the user's own source, and the copy of that source."""
+    plain = make_book(path.with_name("plain"))
+    source = path.with_name("copied")
+    (source / "more").mkdir(parents=True)
+    (source / "sums.py").write_text("class Sums: ...")
+    (source / "more" / "data.txt").write_text("1 2")
+    (source / "__pycache__").mkdir()
+    (source / "__pycache__" / "sums.pyc").touch()
+    spec = EnvironmentSpec("sums.py:Sums", "sums:Sums", digest=digest_source(source), snapshot="source/sums")
+    manifest = msgspec.structs.replace(plain.manifest, environments={ENV: spec})
+    with BookDraft(path) as draft:
+        draft.copy_tasks(plain)
+        book = draft.finish(manifest, plain.plan.parts)
+    shutil.copytree(source, path / "source" / "sums")
+    return book, path / "source" / "sums"
+
+
+def edit_file(source: Path) -> None:
+    (source / "more" / "data.txt").write_text("1 3")
+
+
+def rename_file(source: Path) -> None:
+    (source / "more" / "data.txt").rename(source / "more" / "other.txt")
+
+
+def add_file(source: Path) -> None:
+    (source / "new.py").touch()
+
+
+@pytest.mark.parametrize("edit", [edit_file, rename_file, add_file])
+def test_a_copy_of_source_that_was_edited_is_named(tmp_path: Path, edit: Callable[[Path], None]) -> None:
+    book, source = make_book_with_source(tmp_path / "run")
+    found = verify_run(book.path)
+    assert (found.damage, found.files) == ([], verify_run(tmp_path / "plain").files + 2)
+    (source / "__pycache__" / "sums.pyc").write_text("compiled again")
+    assert verify_run(book.path).damage == []
+    edit(source)
+    assert [str(each) for each in verify_run(book.path).damage] == [f"{source}: {EDITED}"]
+    edit_record(book.path / "run.json", created=2.0)
+    (book.path / "run.json").write_bytes((book.path / "run.json").read_bytes().replace(b"2.0", b"3.0", 1))
+    assert [each.path for each in verify_run(book.path).damage] == [str(book.path / "run.json")]
+
+
+def test_a_path_that_is_no_run_is_not_checked(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a run directory"):
+        verify_run(tmp_path / "none")
+
+
+def test_a_run_that_cannot_be_opened_and_has_no_folders_is_checked_too(tmp_path: Path) -> None:
+    path = make_book(tmp_path / "run").path
+    for folder in path.iterdir():
+        if folder.is_dir():
+            shutil.rmtree(folder)
+    (path / "plan.json").write_bytes(b"{")
+    (damage,) = verify_run(path).damage
+    assert damage.path == str(path / "plan.json")
+
+
+def test_checking_keeps_no_file_open(run: Path) -> None:
+    assert verify_run(run).damage == []
+    gc.collect()
+    links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert [link for link in links if link.startswith(f"{run}/journals")] == []
+
+
+def test_a_seal_that_cannot_be_read_is_not_called_missing(run: Path) -> None:
+    path = find(run, "done/00000.json")
+    path.write_bytes(b"{")
+    assert [each.problem for each in verify_run(run).damage if "missing" in each.problem] == []
+
+
+@pytest.mark.parametrize("chunk", [4, 5, 99])
+def test_a_seal_of_a_chunk_that_is_not_planned_is_named(run: Path, chunk: int) -> None:
+    """There are as many chunks as the highest number plus one."""
+    count = len(Book(run).chunks)
+    number = count + chunk - 4
+    shutil.copy(find(run, "done/00000.json"), run / "done" / f"{number:05}.json")
+    assert f"{run / 'done' / f'{number:05}.json'}: chunk {number} is not in the plan" in [
+        str(each) for each in verify_run(run).damage
+    ]
+
+
+def make_sealed_book(path: Path, *rounds: dict[str, list[Rollout]], seals: list[Seal]) -> Book:
+    """A book of one task and eight samples, whose first chunk of four was sealed in every round."""
+    book = make_book(path, tasks=1, samples=8)
+    presence = json.dumps(msgspec.to_builtins(make_presence(1)))
+    files: dict[str, Extent] = {}
+    for number, (journals, seal) in enumerate(zip(rounds, seals, strict=True), 1):
+        open_round(book, ["all"])
+        for worker, rollouts in journals.items():
+            (book.path / "workers" / f"{worker}.json").write_text(presence)
+            Leases(book.path, worker, number).claim(0, number)
+            for failure in (False, True):
+                lines = [
+                    make_failed_line(each, [None], True) if failure else make_scored_line(each, [None])
+                    for each in rollouts
+                    if bool(each.failure) is failure
+                ]
+                journal = book.path / "journals" / f"{worker}.1{'.failures' if failure else ''}.jsonl"
+                if lines:
+                    journal.write_bytes(b"".join(map(encode_journal_line, lines)))
+                    files[journal.name] = measure_extent(journal, 1 << 30)
+        made = msgspec.structs.replace(seal, round=number, epoch=number, files=dict(files))
+        write_seals(book.path, {0: (made, number > 1)})
+    return book
+
+
+def test_a_key_with_a_score_has_not_failed_whatever_else_is_said_of_it(tmp_path: Path) -> None:
+    source = make_book(tmp_path / "source", tasks=1, samples=8)
+    rollouts = [failed(source, 0, 0, "verifier_error"), *(scored(source, 0, sample) for sample in range(4))]
+    book = make_sealed_book(tmp_path / "run", {"w": rollouts}, seals=[Seal(0, 0, 4, {}, 0, {})])
+    assert verify_run(book.path).damage == []
+
+
+def test_a_seal_of_a_later_round_covers_what_the_earlier_one_left_of_other_workers(tmp_path: Path) -> None:
+    """A failure that the later round opened again does not count in it, in whatever order journals are read."""
+    source = make_book(tmp_path / "source", tasks=1, samples=8)
+    first = [failed(source, 0, 0), *(scored(source, 0, sample) for sample in range(1, 4))]
+    second = [failed(source, 0, 0, "verifier_error", round_number=2)]
+    seals = [Seal(0, 0, 3, {kind: 1}, 0, {}) for kind in ("model_timeout", "verifier_error")]
+    for name, workers in (("run", "za"), ("again", "az")):
+        book = make_sealed_book(tmp_path / name, {workers[0]: first}, {workers[1]: second}, seals=seals)
+        assert verify_run(book.path).damage == []
+
+
+@pytest.mark.parametrize("schema", [1, 2, 99])
+def test_lines_need_a_checksum_since_schema_2_also_where_the_plan_cannot_be_read(run: Path, schema: int) -> None:
+    unseal(run)
+    path = find(run, "journals/*.failures.jsonl")
+    path.write_bytes(path.read_bytes().replace(b'"crc"', b'"crX"'))
+    (run / "plan.json").write_bytes(b"{")
+    edit_record(run / "run.json", schema=schema)
+    problems = {each.path: each.problem for each in verify_run(run).damage}
+    assert problems.get(str(path)) == ("the checksum is missing" if schema == 2 else None)
+
+
+def test_what_a_worker_wrote_behind_a_seal_counts_in_no_later_seal(tmp_path: Path) -> None:
+    source = make_book(tmp_path / "source", tasks=1, samples=8)
+    first = [failed(source, 0, 0), *(scored(source, 0, sample) for sample in range(1, 4))]
+    seals = [Seal(0, 0, 3, {kind: 1}, 0, {}) for kind in ("model_timeout", "verifier_error")]
+    book = make_sealed_book(tmp_path / "run", {"z": first}, seals=seals[:1])
+    with (book.path / "journals" / "z.1.jsonl").open("ab") as file:
+        file.write(encode_journal_line(make_scored_line(scored(source, 0, 0), [None])))
+    whole = {path.name: measure_extent(path, 1 << 30) for path in (book.path / "journals").iterdir()}
+    second = failed(source, 0, 0, "verifier_error", round_number=2)
+    open_round(book, ["all"])
+    Leases(book.path, "a", 2).claim(0, 2)
+    shutil.copy(book.path / "workers" / "z.json", book.path / "workers" / "a.json")
+    journal = book.path / "journals" / "a.1.failures.jsonl"
+    journal.write_bytes(encode_journal_line(make_failed_line(second, [None], True)))
+    whole[journal.name] = measure_extent(journal, 1 << 30)
+    write_seals(book.path, {0: (msgspec.structs.replace(seals[1], round=2, epoch=2, files=whole), True)})
+    assert verify_run(book.path).damage == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+from decimal import Decimal
+from fractions import Fraction
 
 import msgspec
 import pytest
@@ -15,7 +17,7 @@ from rollbook.core.failure import FAILURE_KINDS, Failure, attempts_allowed, chec
 from rollbook.core.journal_lines import FailedLine, ScoredLine, make_failed_line, make_scored_line
 from rollbook.core.json import iterate_lines
 from rollbook.core.rollout import Rollout, Score, Turn, as_score
-from rollbook.core.seeds import derive_seed
+from rollbook.core.seeds import derive_role_seed, derive_seed
 from rollbook.core.task import Message, Task, TaskLine, as_messages
 from rollbook.errors import InvalidReward, RolloutFailed, UsageError
 
@@ -226,3 +228,53 @@ def test_tasks_are_one_in_sets_by_environment_and_id() -> None:
 
 def test_a_task_may_allow_a_single_turn() -> None:
     assert Task("a", "p", max_turns=1).max_turns == 1
+
+
+def test_a_rollout_is_named_by_its_task_and_its_sample() -> None:
+    assert Rollout(task=Task("a", "p"), sample=3, seed=0).key == ("a", 3)
+    with pytest.raises(AttributeError, match=r"rollout \('a', 0\) has no score"):
+        _ = roll().reward
+
+
+def test_seeds_stay_what_they_were_since_runs_are_continued_with_them() -> None:
+    assert [derive_seed(0, "a", 0), derive_seed(7, "sum-1", 3)] == [600759591, 446642791]
+    assert [derive_role_seed(5, "user", 2), derive_role_seed(5, "user2", 0)] == [1670677061, 242759066]
+
+
+def test_what_is_not_given_of_a_task_is_empty() -> None:
+    task = Task("a", "p")
+    assert (task.env, task.answer, task.max_turns, task.fields) == ("", None, None, {})
+    with pytest.raises(AttributeError, match=r"task 'a' has no field 'level'; extra fields: none$"):
+        _ = task.level
+    with pytest.raises(AttributeError, match=r"extra fields: a, b$"):
+        _ = Task("a", "p", b=1, a=2).level
+    assert [Message("assistant").text, Message("assistant", []).text, Message("user", [{}]).text] == ["", "", ""]
+    assert Task("a", messages=[]).prompt == ""
+
+
+def test_the_option_of_extra_parameters_is_named_in_errors() -> None:
+    with pytest.raises(UsageError, match=r"^--sampling seed=3: "):
+        check_extra_sampling({"seed": 3})
+
+
+def test_lines_longer_than_a_limit_come_in_pieces() -> None:
+    found = list(iterate_lines(io.BytesIO(b"abcdef\ngh\n"), 4))
+    assert found == [(1, 0, b"abcd"), (2, 4, b"ef\n"), (3, 7, b"gh\n")]
+
+
+@pytest.mark.parametrize("attempts", [{}, {"model_timeout": 1}])
+def test_a_kind_without_a_budget_of_its_own_has_that_of_the_table(attempts: dict[str, int]) -> None:
+    assert attempts_allowed("model_timeout", attempts) == attempts.get("model_timeout", 4)
+
+
+@pytest.mark.parametrize("value", [Decimal("0.5"), Fraction(1, 2), 0.5])
+def test_a_reward_may_be_any_kind_of_number_and_is_a_float(value: object) -> None:
+    for score in (as_score(value), Score(value), Score(0.0, {"style": value})):  # type: ignore[arg-type,dict-item]
+        assert 0.5 in (score.reward, score.parts.get("style"))
+        assert {type(each) for each in (score.reward, *score.parts.values())} == {float}
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, "1", None, 1j])
+def test_a_score_without_a_finite_reward_cannot_be_made(reward: float) -> None:
+    with pytest.raises(InvalidReward, match=r"^the reward is "):
+        Score(reward)

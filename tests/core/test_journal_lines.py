@@ -23,10 +23,13 @@ from rollbook.core import (
     TokenRef,
     Turn,
     add_crc,
+    decode_record,
     encode_line,
     encode_pretty,
+    encode_record,
     has_crc,
     is_crc_right,
+    is_record_intact,
     make_failed_line,
     make_scored_line,
 )
@@ -110,3 +113,28 @@ def test_a_line_without_a_checksum_at_its_end_has_none(line: bytes) -> None:
 
 def test_files_that_people_open_are_indented_by_two() -> None:
     assert encode_pretty({"a": [1]}) == b'{\n  "a": [\n    1\n  ]\n}\n'
+
+
+RECORDS = [{"n": 1}, {"crc": "0badbeef", "n": {"crc": 2}}, {"text": "x" * 100}, {}]
+
+
+@pytest.mark.parametrize("value", RECORDS)
+def test_a_file_of_one_value_has_its_checksum_at_its_end(value: dict[str, object]) -> None:
+    data = encode_record({**value, "last": 7})
+    decoder = msgspec.json.Decoder(dict[str, object])
+    assert decode_record(data, decoder)["last"] == 7
+    assert is_record_intact(data)
+    compact = data.replace(b'"last": 7', b'"last": 8')
+    assert not is_record_intact(compact)
+    with pytest.raises(msgspec.DecodeError, match="its checksum is wrong"):
+        decode_record(compact, decoder)
+    bare = encode_pretty({**value, "last": 8})
+    assert is_record_intact(bare)
+    assert decode_record(bare, decoder) == {**value, "last": 8}
+
+
+def test_a_record_that_was_indented_anew_is_recognised_by_what_is_before_its_checksum() -> None:
+    data = encode_record({"n": 1})
+    assert is_record_intact(data.rstrip(b"\n"))
+    assert is_record_intact(data + b" \r\n\t")
+    assert not is_record_intact(data.replace(b'"crc": "', b'"crc": "0', 1))

@@ -1,5 +1,7 @@
 """Content parts with images and sounds: what they hold, and what stands for it."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,7 @@ from rollbook.core import (
     is_media_name,
     list_sources,
     map_parts,
+    media,
     read_reference,
     read_source,
     replace_source,
@@ -93,6 +96,9 @@ def test_the_name_of_a_file_says_what_it_holds(part, path, suffix):
     ("part", "path", "message"),
     [
         (IMAGE, "a.wav", r"a.wav: the name of an image ends in \.png"),
+        (IMAGE, "a.txt", r"a.txt: the name of an image ends in \.png"),
+        (IMAGE, "png.", r"png.: the name of an image ends in \.png"),
+        (SOUND, "a.changed", r"a.changed: the name of a sound ends in \.wav"),
         (SOUND, "a.png", r"a.png: the name of a sound ends in \.wav"),
         (SOUND, "a", "a: the name of a sound ends in"),
     ],
@@ -201,16 +207,44 @@ def test_data_of_a_type_without_a_suffix_keeps_its_type():
         decode_part(image("data:image/avif;base64,AAAA"), any_type=False)
 
 
-def test_the_size_is_checked_before_data_is_decoded():
+def test_the_size_is_checked_before_data_is_decoded(monkeypatch):
     check_media_size(MAX_MEDIA_BYTES + 2)  # base64 has up to two bytes of padding
     with pytest.raises(UsageError, match=r"^20,971,523 bytes; an image or a sound may have at most 20,971,520$"):
         check_media_size(MAX_MEDIA_BYTES + 3)
-    percents = "%20" * (MAX_MEDIA_BYTES + 2)
-    assert len(decode_part(image(f"data:image/svg+xml,{percents}")).data) == MAX_MEDIA_BYTES + 2
-    with pytest.raises(UsageError, match="20,971,523 bytes"):
+    monkeypatch.setattr(media, "MAX_MEDIA_BYTES", 1000)
+    percents = "%20" * 1002
+    assert len(decode_part(image(f"data:image/svg+xml,{percents}")).data) == 1002
+    with pytest.raises(UsageError, match=r"^1,003 bytes"):
         decode_part(image(f"data:image/svg+xml,{percents}x"))
-    with pytest.raises(UsageError, match="20,971,523 bytes"):
-        decode_part(image("data:image/png;base64," + "A" * 27962031))
+    assert len(decode_part(image("data:image/png;base64," + "A" * 1336)).data) == 1002
+    for broken in ("A" * 1338, "!" * 1338):  # it is not looked at before
+        with pytest.raises(UsageError, match=r"^1,003 bytes"):
+            decode_part(image(f"data:image/png;base64,{broken}"))
+
+
+def test_types_that_are_not_known_are_shown_cut():
+    with pytest.raises(UsageError) as caught:
+        decode_part({"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "x" * 60}})
+    assert re.findall("x{5,}", str(caught.value)) == ["x" * 39]  # behind a quote
+    with pytest.raises(UsageError) as caught:
+        decode_part(image(f"data:text/{'y' * 60};base64,AAAA"))
+    assert re.findall("y{5,}", str(caught.value)) == ["y" * 35]  # behind text/
+    with pytest.raises(UsageError) as caught:
+        decode_part(image(f"data:{'z' * 60},AAAA"))
+    assert re.findall("z{5,}", str(caught.value)) == ["z" * 35]  # behind data:
+
+
+def test_only_errors_about_the_part_are_given_its_place():
+    def fail(part):
+        raise KeyError("a mistake")
+
+    with pytest.raises(KeyError, match="a mistake"):
+        map_parts([Message("user", [IMAGE])], fail)
+
+
+def test_a_source_that_can_be_sent_is_returned():
+    for url in ("https://host/cat.png", "file:cat.png", data_url(make_png())):
+        assert check_source(image(url)) == url
 
 
 def test_references_are_told_from_other_sources():

@@ -70,6 +70,8 @@ def test_side_by_side_no_part_is_ahead_of_another_by_more_than_a_chunk(blocks, w
         (10, 6, 1, [18, 18, 18, 6]),  # whole tasks of at least 16 keys
         (4, 20, 8, [5] * 16),  # every worker gets some
         (1, 1, 8, [1]),
+        (2, 1, 8, [1, 1]),
+        (4, 1, 1, [2, 2]),
         (0, 4, 1, []),
     ],
 )

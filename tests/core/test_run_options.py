@@ -76,3 +76,10 @@ def test_all_options_of_the_command_line_are_listed_by_their_keys() -> None:
     assert all(key == field.key and field.details.on_command_line for key, field in options.items())
     assert "memory-mb" not in options  # a limit that only Python takes
     assert options["sampling"].name == "extra"
+
+
+def test_bounds_are_written_as_whole_numbers_where_they_are() -> None:
+    for name, words in (("top_p", "from 0 to 1"), ("temperature", "from 0 on"), ("max_tokens", "from 1 on")):
+        with pytest.raises(UsageError) as caught:
+            check_sampling_values({name: -7}, "--")
+        assert str(caught.value).endswith(words)

@@ -108,3 +108,33 @@ def test_anchors_do_not_expand_without_end(opened: Opened) -> None:
     assert str(file.read_value(entries["a4"])).count("1") == 100_000
     with pytest.raises(UsageError, match=r"menu\.yaml:6: more than 100000 values"):
         file.read_value(entries["a5"])
+
+
+def test_a_list_that_holds_itself_is_a_mistake_on_its_line_where_it_is_read(opened: Opened) -> None:
+    file = opened("sound: [1]\nendless: &a [1, *a]\n")
+    entries = file.read_mapping(file.root, "a file")
+    assert file.read_value(entries["sound"]) == [1]
+    with pytest.raises(UsageError, match=r"menu\.yaml:2: "):
+        file.read_value(entries["endless"])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("-2E+2", -200.0),
+        ("1.5e3", 1500.0),
+        ("3 apples", "3 apples"),
+        ("1e3x", "1e3x"),
+        ("-x", "-x"),
+        ("+", "+"),
+        ("300", 300),
+        ("2.5", 2.5),
+        ("e3", "e3"),
+        ("[1, {a: null}]", [1, {"a": None}]),
+    ],
+)
+def test_only_numbers_are_read_as_numbers(opened: Opened, text: str, value: object) -> None:
+    file = opened(f"x: {text}")
+    found = file.read_value(file.read_mapping(file.root, "a file")["x"])
+    assert (found, type(found)) == (value, type(value))

@@ -117,3 +117,31 @@ def test_options_are_read_from_text():
     assert (found.keep.text, found.sort.text, found.buckets.value.text) == ("mean > 0.2", "mean", "mean")
     assert (found.descending, found.per_bucket, found.limit, found.seed) == (True, 2, 3, 4)
     assert read_ids(curate(make_lines(), CurateOptions.parse(sort="mean", descending=True, limit=1))) == ["t6"]
+
+
+def test_a_bucket_is_for_numbers_and_what_is_none_is_shown_cut():
+    row = encode({"id": "a", "majority": "x" * 50, "mean": None})
+    with pytest.raises(UsageError, match=r"--bucket majority: 'x{40}' is not a number"):
+        curate([row], CurateOptions(buckets=Buckets.parse("majority:0,1")))
+    assert curate([row], CurateOptions(buckets=Buckets.parse("mean:0,1"))).outside == 1
+
+
+@pytest.mark.parametrize(("value", "label"), [(-0.1, None), (0, "[0, 1)"), (1, "[1, 2]"), (2, "[1, 2]"), (2.1, None)])
+def test_what_is_beyond_the_edges_is_in_no_bucket(value, label):
+    choice = curate([encode({"v": value})], CurateOptions(buckets=Buckets.parse("v:0,1,2")))
+    assert choice.buckets == {name: (int(name == label),) * 2 for name in ("[0, 1)", "[1, 2]")}
+    assert (choice.outside, len(choice.lines)) == (int(label is None), int(label is not None))
+
+
+def test_who_names_no_seed_gets_the_draws_of_seed_0():
+    rows = [encode({"id": f"t{i}", "mean": i / 100}) for i in range(100)]
+    wish = {"buckets": Buckets.parse("mean:0,1"), "per_bucket": 5}
+    found = [read_ids(curate(rows, CurateOptions(**wish, **more))) for more in ({}, {"seed": 0}, {"seed": 1})]
+    assert found[0] == found[1] != found[2]
+    assert CurateOptions.parse(bucket="mean:0,1", per_bucket=5).seed == 0
+
+
+def test_only_as_many_rows_as_the_limit_come_out():
+    for limit, count in ((None, 8), (0, 0), (3, 3), (99, 8)):
+        choice = curate(make_lines(), CurateOptions(limit=limit))
+        assert (len(choice.lines), choice.matched, choice.buckets, choice.outside) == (count, 8, {}, 0)

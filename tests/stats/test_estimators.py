@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.stats.estimators import (
+    T95,
     Z95,
+    best_at_k,
     clip_interval,
     clustered_error,
     confidence_interval,
@@ -158,7 +160,14 @@ def test_an_interval_is_cut_to_what_is_possible(interval, clipped):
 
 @pytest.mark.parametrize(
     ("counts", "ks"),
-    [([8, 8, 7], [1, 2, 4, 8]), ([6, 6], [1, 2, 4, 6]), ([1], [1]), ([], [1]), ([0, 0, 3], [1, 2, 3])],
+    [
+        ([8, 8, 7], [1, 2, 4, 8]),
+        ([6, 6], [1, 2, 4, 6]),
+        ([1], [1]),
+        ([], [1]),
+        ([0, 0, 3], [1, 2, 3]),
+        ([1, 1, 1, 3], [1]),
+    ],
 )
 def test_the_default_ks_follow_the_most_common_count(counts, ks):
     assert default_ks(counts) == ks
@@ -166,3 +175,34 @@ def test_the_default_ks_follow_the_most_common_count(counts, ks):
 
 def test_the_quantile_is_the_normal_one():
     assert NormalDist().inv_cdf(0.975) == pytest.approx(Z95, abs=1e-15)
+
+
+def test_the_quantiles_of_the_table_are_those_of_the_table():
+    assert [t95(freedom) for freedom in range(1, len(T95) + 1)] == list(T95)
+    assert t95(len(T95) + 1) < T95[-1]
+
+
+def test_a_mean_of_nothing_is_none_and_one_of_something_a_number():
+    assert [mean_or_none(3.0, n) for n in (0, 1, 2)] == [None, 3.0, 1.5]
+    assert mean_or_none(float("inf"), 1) is None
+
+
+@pytest.mark.parametrize("k", [0, -1, 4])
+def test_a_maximum_of_more_or_fewer_than_there_are_is_refused(k):
+    with pytest.raises(ValueError, match="needs 1 <= k <= n"):
+        best_at_k(np.array([0.0, 0.5, 1.0]), np.array([3]), k)
+
+
+def test_a_maximum_is_that_of_every_task_by_itself():
+    rewards = [[0.0, 0.5, 1.0], [0.25, 0.25], [-1.0, 0.0, 0.0, 3.0]]
+    flat, n = np.array([each for own in rewards for each in own]), np.array([3, 2, 4])
+    for k in (1, 2):
+        expected = [np.mean([max(chosen) for chosen in combinations(own, k)]) for own in rewards]
+        assert best_at_k(flat, n, k) == pytest.approx(expected)
+    assert best_at_k(np.zeros(0), np.zeros(0, np.int64), 3).tolist() == []
+
+
+def test_an_interval_with_one_end_that_overflows_is_none():
+    assert confidence_interval(1.7e308, 1e306, 30) is not None
+    assert confidence_interval(1.7e308, 1e307, 30) is None
+    assert confidence_interval(-1.7e308, 1e307, 30) is None

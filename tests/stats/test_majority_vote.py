@@ -311,6 +311,7 @@ def test_the_choices_that_a_float_holds_end_where_they_exceed_it(top: int) -> No
         ([1, 1, 2], 2, 40),  # 2 x k x (one node for each of two numbers of votes) x (3 + 2 counts)
         ([1, 1, 1, 2], 2, 40),  # no more than k votes of an answer matter
         ([1, 1, 1, 2], 3, 108),
+        ([1, 1, 2, 3, 4], 2, 72),  # for each of two numbers of votes one node: no four can tie with two votes each
         ([1, 2, 3, 4, 5], 3, 156),  # three tied answers need two nodes; the row has eight places: 5 x 2 + 3 counts
     ],
 )
@@ -322,3 +323,13 @@ def test_what_costs_as_many_steps_as_the_budget_is_counted(
         monkeypatch.setattr(majority_vote, "EXACT_STEPS", budget)
         drawn.append(maj_at_k(make_ballots([(answer, 1.0) for answer in answers]), [k])[k].drawn.tolist())
     assert drawn == [[False], [True]]
+
+
+def test_who_names_no_seed_gets_the_draws_of_seed_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(majority_vote, "EXACT_STEPS", 0)
+    rows = [(0, answer, float(answer)) for answer in (0, 0, 1, 1, 2)]
+    row, answer, score = zip(*rows, strict=True)
+    stats = TaskStats(make_columns(row, score, answer))
+    values = [each[2].values.tolist() for each in (stats.maj_at([2]), stats.maj_at([2], 0), stats.maj_at([2], 1))]
+    assert values[0] == values[1] != values[2]
+    assert maj_at_k(stats.ballots, [2])[2].values.tolist() == values[1]

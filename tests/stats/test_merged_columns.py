@@ -64,7 +64,8 @@ def test_merging_is_associative(rows, first, second):
     left, right = merge_columns([merge_columns([a, b]), c]), merge_columns([a, merge_columns([b, c])])
     for name in ("task", "reward", "answer", "prompt_tokens", "completion_tokens", "turns", "truncated", "seconds"):
         assert getattr(left, name).tolist() == getattr(right, name).tolist()
-    assert left.parts.place.tolist() == right.parts.place.tolist()
+    whole = make_full_columns(rows)
+    assert left.parts.place.tolist() == right.parts.place.tolist() == whole.parts.place.tolist()
 
 
 @settings(deadline=None)

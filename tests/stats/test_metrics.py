@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbook.core import encode
+from rollbook.stats import majority_vote
 from rollbook.stats.columns import RewardParts, make_columns, merge_columns
 from rollbook.stats.metrics import compute_metrics
 
@@ -123,8 +124,10 @@ def test_the_names_in_json_are_the_ones_people_know():
 
 
 def test_truncated_and_unanswered_are_counted():
-    made = compute_metrics("sums", make_columns([0, 0], [0.0, 1.0], [-1, 3], truncated=[True, False]), requested=2)
-    assert (made.truncated, made.no_answer) == (1, 1)
+    cuts = {"truncated": [1, 1, 0, 0], "cut": [0, 1, 0, 0]}
+    held = make_columns([0] * 4, [0.0, 1.0, 1.0, 1.0], [-1, 3, 4, 3], **cuts)
+    made = compute_metrics("sums", held, requested=4)
+    assert (made.truncated, made.cut, made.no_answer) == (2, 1, 1)
 
 
 def test_huge_rewards_become_null_not_nan():
@@ -158,3 +161,57 @@ def test_what_overflows_is_null_and_not_left_out():
     made = compute_metrics("huge", held, requested=2).json()
     assert made["maj@1"] is None
     assert made["pass@2"] == 1.0
+
+
+def test_the_interval_of_a_mean_is_cut_to_shares_only_where_rewards_are_0_or_1():
+    assert compute([(0, 1.0), (0, 1.0), (1, 1.0), (1, 0.0)]).mean_interval == (0.0, 1.0)
+    low, high = compute([(0, 1.0), (0, 1.0), (1, 1.0), (1, 0.5)]).mean_interval
+    assert low < 0.0 < 1.0 < high
+
+
+def test_only_votes_that_were_drawn_have_an_error_of_drawing(monkeypatch):
+    pairs = [(0, 1.0, 0), (0, 0.0, 1), (0, 0.0, 2)]
+    assert compute(pairs, ks=[1, 2]).maj_errors == {}
+    monkeypatch.setattr(majority_vote, "EXACT_STEPS", 0)
+    drawn = compute(pairs, ks=[1, 2])
+    assert list(drawn.maj_errors) == [2]
+    assert 0 < drawn.maj_errors[2] < 0.1
+    assert [name for name in drawn.json() if "drawing" in name] == ["maj@2_drawing_error"]
+
+
+def test_kinds_of_failures_that_did_not_occur_are_left_out():
+    made = compute([(0, 1.0)], 5, failed={"timeout": 2, "refused": 0})
+    assert (made.failed, made.pending) == ({"timeout": 2}, 2)
+    assert (compute([(0, 1.0)]).failed, compute([(0, 1.0)]).pending) == ({}, 0)
+
+
+def test_totals_are_also_given_per_scored_rollout():
+    made = compute([(0, 1.0), (0, 0.0), (1, 1.0)])
+    assert made.per_rollout(made.completion_tokens) == 2.0
+    assert compute([]).per_rollout(0) is None
+
+
+def test_the_interval_of_pass_1_is_that_of_k_1():
+    made = compute([(0, 1.0), (0, 1.0), (1, 1.0), (1, 0.0), (2, 1.0), (2, 0.0), (3, 1.0), (3, 0.0)])
+    assert made.pass_interval == made.pass_intervals[1] != made.pass_intervals[2]
+    assert compute([(0, 1.0)] * 2, ks=[2]).pass_interval is None
+    low, high = made.pass_bootstrap
+    assert 0.5 <= low < made.pass_at[1] < high <= 1.0
+
+
+def test_tiny_rewards_have_an_interval_too():
+    made = compute([(0, 1e-20), (1, 2e-20), (2, 3e-20)])
+    assert made.mean_error == pytest.approx(1e-20 / 3**0.5)
+    assert made.mean_bootstrap is not None
+
+
+def test_the_number_of_tasks_is_that_of_the_scored_ones_unless_it_is_said():
+    assert (compute([(0, 1.0), (5, 1.0)]).tasks, compute([(0, 1.0), (5, 1.0)], tasks=9).tasks) == (2, 9)
+
+
+def test_means_and_coverage_of_parts_are_over_the_rollouts_that_have_them():
+    held = make_columns([0, 0, 1], [1.0, 0.0, 1.0])
+    parts = RewardParts(np.array([0, 1, 0]), np.array([2, 2, 0]), np.array([0.5, 1.0, 0.25]))
+    made = compute_metrics("e", replace(held, parts=parts), ["z", "unused", "a"], requested=3)
+    assert (made.parts, made.part_coverage) == ({"a": 0.75, "z": 0.25}, {"a": 2, "z": 1})
+    assert list(made.parts) == ["a", "z"]

@@ -138,3 +138,21 @@ def test_votes_are_compared_only_where_both_runs_have_answers(order):
     assert "pass@2" in found
     assert "maj@2" not in found
     assert "maj@2" in compare_columns(voting, voting, ["x", "y"]).metrics
+
+
+def test_runs_without_a_task_in_common_are_compared_over_no_tasks():
+    found = compare_columns(make_run([[1], []]), make_run([[], [1]]), ["p", "q"])
+    assert (found.tasks, found.metrics["mean"].tasks, found.costs["turns"].tasks) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("n", [(1, 1), (50, 1), (50, 50)])
+def test_tiny_differences_have_an_interval_however_many_rollouts_there_are(n, swap):
+    """Only differences below the rounding of one reward are taken for none."""
+    base, tiny = [[1.0] * n[0]] * 3, [[1.0 + step * 1e-12] * n[1] for step in (1, 2, 3)]
+    a, b = (make_run(run) for run in ((tiny, base) if swap else (base, tiny)))
+    low, high = compare_columns(a, b, ["x", "y", "z"]).metrics["mean"].interval
+    assert high - low < 1e-11
+    same = make_run([[1.0 + step * 1e-15] * n[1] for step in (1, 2, 3)])
+    a, b = (same, make_run(base)) if swap else (make_run(base), same)
+    assert compare_columns(a, b, ["x", "y", "z"]).metrics["mean"].interval is None

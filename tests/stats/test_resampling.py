@@ -144,3 +144,31 @@ def test_signed_sums_are_all_choices_of_signs():
     rng = np.random.default_rng(1)
     sums = resampling._draw_signed_sums(np.array([1.0, 3.0]), np.array([1, 1]), 400, rng)
     assert sorted(set(sums.tolist())) == [-4.0, -2.0, 2.0, 4.0]
+
+
+def test_who_names_no_seed_gets_the_draws_of_seed_0():
+    n, totals = make_synthetic(50, 4, 3)
+    assert bootstrap_interval(n, totals) == bootstrap_interval(n, totals, seed=0)
+    differences = np.linspace(-0.5, 1, 40)
+    assert (
+        permutation_test(differences) == permutation_test(differences, seed=0) != permutation_test(differences, seed=1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("tasks", "kinds", "used"), [(8, 2, "kind"), (7, 2, "index"), (12, 3, "kind"), (11, 3, "index")]
+)
+def test_kinds_are_drawn_where_there_are_four_tasks_of_each(monkeypatch, tasks, kinds, used):
+    drawn = []
+    for name in ("kind", "index"):
+        monkeypatch.setattr(resampling, f"_draw_by_{name}", lambda *_, name=name: drawn.append(name) or np.arange(9.0))
+    totals = np.array([float(at % kinds) for at in range(tasks)])
+    assert bootstrap_interval(np.ones(tasks), totals) == pytest.approx((0.2, 7.8))
+    assert drawn == [used]
+
+
+def test_a_tail_is_counted_in_whole_numbers_up_to_a_bound():
+    flips = resampling.MAX_COUNTED_FLIPS
+    assert sign_test(flips // 2 - 30, flips - flips // 2 + 30) == 2 * (
+        sum(comb(flips, i) for i in range(flips // 2 - 29)) / 2**flips
+    )

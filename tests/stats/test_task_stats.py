@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbook.stats import majority_vote
-from rollbook.stats.columns import NO_ANSWER, TaskStats, TextIds, make_columns
+from rollbook.stats.columns import COST_COLUMNS, NO_ANSWER, TaskStats, TextIds, make_columns
 from rollbook.stats.metrics import TaskProfile
 
 rollouts = st.lists(
@@ -121,3 +121,11 @@ def test_texts_are_numbered_in_order_and_none_has_no_text() -> None:
     ids = TextIds({None: NO_ANSWER})
     assert [ids[text] for text in ("b", "a", None, "b")] == [0, 1, NO_ANSWER, 0]
     assert ids.texts == ["b", "a"]
+
+
+def test_columns_made_of_plain_sequences_have_no_answers_no_costs_and_no_parts() -> None:
+    made = make_columns([0, 1], [1.0, 0.5])
+    assert made.answer.tolist() == [NO_ANSWER] * 2
+    assert {name: getattr(made, name).tolist() for name in COST_COLUMNS} == {name: [0, 0] for name in COST_COLUMNS}
+    assert [len(each) for each in (made.parts.place, made.parts.name, made.parts.value)] == [0, 0, 0]
+    assert made.cut.dtype == made.truncated.dtype == np.bool_

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from rollbook.core import Turn
 from rollbook.errors import TokenError
 from rollbook.tokens import Sequence, merge
-from rollbook.tokens.sequences import ANSWER_DIFFERS, ANSWER_LEFT_OUT, HISTORY_EDITED, HISTORY_LEFT_OUT, SHORTER
+from rollbook.tokens.sequences import (
+    ANSWER_DIFFERS,
+    ANSWER_LEFT_OUT,
+    HISTORY_EDITED,
+    HISTORY_LEFT_OUT,
+    SHORTER,
+    require_tokens,
+)
 
 THINK, END = 90, 99
 
@@ -44,6 +51,8 @@ def test_a_turn_that_sampled_nothing_keeps_its_prompt_untrained():
         ([1, 2, 3, 11, END, 7], 3, ANSWER_LEFT_OUT),
         ([1, 5, 3, 10, 11, END, 7], 1, HISTORY_EDITED),
         ([1, 3, 10, 11, END, 7], 1, HISTORY_LEFT_OUT),
+        ([1, 10, 11, END, 7], 1, HISTORY_LEFT_OUT),
+        ([1, 11, END, 7], 1, ANSWER_LEFT_OUT),
         ([8, 8, 8, 8, 8, 8, 8], 0, HISTORY_EDITED),
     ],
 )
@@ -144,3 +153,29 @@ def test_merging_is_linear_in_tokens():
 
     small, large = min(seconds(50) for _ in range(5)), min(seconds(800) for _ in range(3))
     assert large < 4 * small
+
+
+@pytest.mark.parametrize(
+    ("first_changed", "reason"), [(0, HISTORY_EDITED), (2, HISTORY_EDITED), (3, ANSWER_DIFFERS), (5, ANSWER_DIFFERS)]
+)
+def test_the_last_answer_begins_with_its_first_token(first_changed, reason):
+    held = [1, 2, 3, 10, 11, END]
+    prompt = [*held[:first_changed], *[20] * (6 - first_changed), 7]
+    fork = merge([make_turn(held[:3], held[3:]), make_turn(prompt, [8])])[1].fork
+    assert (fork.at, fork.reason) == (first_changed, reason)
+
+
+@pytest.mark.parametrize(
+    "turn", [Turn(finish_reason="context_length", completion_tokens=1), Turn(finish_reason="length")]
+)
+def test_only_a_call_that_was_refused_before_any_token_is_left_out(turn):
+    with pytest.raises(TokenError, match="turn 1 has no token ids"):
+        merge([make_turn([1], [2]), turn])
+    kept = make_turn([1, 2, 3], [4])
+    refused = Turn(kept.prompt_ids, kept.ids, kept.logprobs, finish_reason="context_length")
+    assert len(merge([make_turn([1], [2]), refused])[0].response_ids) == 3
+
+
+def test_one_turn_by_itself_is_turn_0():
+    with pytest.raises(TokenError, match=r"^turn 0 has no token ids"):
+        require_tokens(Turn())

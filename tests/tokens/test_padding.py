@@ -48,3 +48,11 @@ def test_the_documented_shapes_and_types_hold():
 
 def test_nothing_makes_an_empty_batch():
     assert batch([], PAD).input_ids.shape == (0, 0)
+
+
+def test_positions_on_padding_are_those_of_the_last_token_or_none():
+    empty, long = Sequence([], [], [], []), Sequence([1, 2], [3, 4, 5], [1, 1, 1], [-0.5] * 3)
+    short, prompt = Sequence([1], [2], [1], [-0.5]), Sequence([1, 2], [], [], [])
+    padded = batch([empty, long, short, prompt], PAD)
+    assert padded.position_ids.tolist() == [[0] * 5, [0, 1, 2, 3, 4], [0, 0, 1, 1, 1], [0, 1, 1, 1, 1]]
+    assert padded.attention_mask.tolist() == [[0] * 5, [1] * 5, [0, 1, 1, 0, 0], [1, 1, 0, 0, 0]]

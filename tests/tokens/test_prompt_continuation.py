@@ -15,6 +15,7 @@ from rollbook.tokens.prompt_continuation import (
     Renders,
     Unproven,
     continuation,
+    ends_with,
 )
 
 pytest.importorskip("tokenizers", reason="no tokenizers: pip install 'rollbook[dev]'")
@@ -286,3 +287,29 @@ def test_an_answer_that_ended_otherwise_is_not_continued():
             }
             renders = Renders(**twice, word=[10])
         assert continuation(turn, renders, called_tools=called) == Unproven(OTHER_END)
+
+
+def test_only_the_end_of_a_call_needs_to_be_in_the_templates_words():
+    """The real call is longer than the one of the short conversation, up to its end."""
+    turn = Turn([U, 1, END, NL, M], [CALL, 77, CLOSE, END], [-0.1] * 4, finish_reason="tool_calls")
+    whole, *told = (called(q, a, n) for q, a, n in ((1, 77, 33), (0, 10, 33), (0, 11, 33), (0, 10, 12)))
+    prompt = [*turn.prompt_ids, *turn.ids, NL, T, 33, END, NL, M]
+    assert continuation(turn, Renders(whole, *told, word=[10]), called_tools=True) == prompt
+    other = [BRACE if each == CLOSE else each for each in whole]
+    assert continuation(turn, Renders(other, *told, word=[10]), called_tools=True) == prompt
+    wrong = [*whole[: whole.index(T) - 2], EOM, *whole[whole.index(T) - 1 :]]
+    assert continuation(turn, Renders(wrong, *told, word=[10]), called_tools=True) == Unproven(OTHER_TAIL)
+
+
+@pytest.mark.parametrize("missing", [{"prompt_ids": None}, {"ids": None}])
+def test_a_turn_with_half_of_its_ids_cannot_be_continued(missing):
+    turn = msgspec.structs.replace(Turn([1], [33, END], [-0.5, -0.5]), **missing)
+    assert continuation(turn, make_renders([0])) == Unproven(NO_TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("ids", "tail", "ends"),
+    [([1, 2], [1, 2], True), ([1, 2], [2], True), ([1, 2], [], True), ([1, 2], [1], False), ([2], [1, 2], False)],
+)
+def test_a_list_ends_with_its_own_end(ids, tail, ends):
+    assert ends_with(ids, tail) is ends

@@ -58,3 +58,18 @@ def test_what_is_no_mask_or_logprob_is_an_error(mask, logprobs):
 
 def test_what_nobody_trains_is_a_number_in_a_batch_all_the_same():
     assert Sequence([1], [7, 8], [0, 1], [math.nan, -0.5]).arrays.logprobs.tolist() == [0.0, -0.5]
+
+
+def test_lists_of_ids_of_several_lengths_are_no_ids():
+    with pytest.raises(TokenError, match="holds invalid token ids"):
+        Sequence([1], [[1], [2, 3]], [1, 1], [-0.5] * 2)
+
+
+def test_what_is_no_id_and_no_mask_is_shown_cut():
+    with pytest.raises(TokenError) as caught:
+        Sequence([1], [2.5] * 90, [1] * 90, [-0.5] * 90)
+    assert str(caught.value).endswith(f": {str([2.5] * 90)[:60]}")
+    with pytest.raises(TokenError, match=r"0 and 1 only, not \[2, 3, 4\]"):
+        Sequence([1], [7] * 5, [5, 4, 3, 2, 1], [-0.5] * 5)
+    with pytest.raises(TokenError, match=r"holds the token id -7$"):
+        Sequence([3, -7, -2], [1], [1], [-0.5])

@@ -1,5 +1,7 @@
 import random
+import struct
 import time
+import zlib
 
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from rollbook.core import Turn
 from rollbook.errors import TokenError
-from rollbook.tokens.sidecar import decode_tokens, encode_tokens
+from rollbook.tokens.sidecar import HEADER_BYTES, decode_tokens, encode_tokens, read_header
 
 IDS = st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 2), max_size=40)
 
@@ -84,3 +86,44 @@ def test_a_single_turn_costs_well_under_a_hundred_microseconds():
         return (time.process_time() - begun) / 100
 
     assert min(seconds() for _ in range(10)) < 200e-6
+
+
+def make_record(body, shared=0, rest=1, sampled=1, version=1):
+    """Return a record with the right checksum, whatever is in it."""
+    head = struct.pack("<BIII", version, shared, rest, sampled)
+    return head + struct.pack("<I", zlib.crc32(body, zlib.crc32(head))) + body
+
+
+WHOLE = zlib.compress(struct.pack("<2i1f", 7, 8, -0.5))
+
+
+def test_a_record_is_read_as_its_format_says():
+    assert decode_tokens(make_record(WHOLE), []) == ([7], [8], [-0.5])
+    assert decode_tokens(make_record(WHOLE, shared=2), [1, 2, 3]) == ([1, 2, 7], [8], [-0.5])
+    assert read_header(make_record(WHOLE, shared=5)[:HEADER_BYTES]) == (5, 1, 1)
+    assert (
+        encode_tokens(Turn([7], [8], [-0.5]), [])[:HEADER_BYTES]
+        == make_record(encode_tokens(Turn([7], [8], [-0.5]), [])[HEADER_BYTES:])[:HEADER_BYTES]
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (make_record(b"no zlib"), "is damaged"),
+        (make_record(b""), "is damaged"),
+        (make_record(WHOLE, rest=2), r"2 \+ 1 ids holds 12 bytes"),
+        (make_record(WHOLE, sampled=2), r"1 \+ 2 ids holds 12 bytes"),
+        (make_record(WHOLE, version=2), "version 2; this Rollbook reads version 1"),
+        (make_record(WHOLE)[: HEADER_BYTES - 1], "is cut short"),
+        (make_record(WHOLE)[:HEADER_BYTES], "its checksum does not match"),
+    ],
+)
+def test_a_record_that_is_not_of_its_format_is_an_error(record, words):
+    with pytest.raises(TokenError, match=words):
+        decode_tokens(record, [])
+
+
+def test_a_header_that_is_cut_short_is_an_error():
+    with pytest.raises(TokenError, match="is cut short"):
+        read_header(make_record(WHOLE)[: HEADER_BYTES - 1])

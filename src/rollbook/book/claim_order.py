@@ -8,6 +8,7 @@ change, and a run without this file is worked on in the order of its plan.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from math import inf
 from pathlib import Path
@@ -131,10 +132,9 @@ def write_lengths(book: Book, round_number: int, lengths: TaskLengths | None) ->
 
 def read_lengths(run: Path, round_number: int) -> TaskLengths | None:
     """Return the lengths that were known when a round began; None if none were."""
-    try:
+    with suppress(FileNotFoundError, *JSON_ERRORS):  # without it the order is that of the plan, with the same results
         return msgspec.json.decode(_lengths_path(run, round_number).read_bytes(), type=TaskLengths)
-    except (FileNotFoundError, *JSON_ERRORS):  # without it the order is that of the plan, and no result is another
-        return None
+    return None
 
 
 def _lengths_path(run: Path, round_number: int) -> Path:

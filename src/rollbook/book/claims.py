@@ -80,8 +80,10 @@ class TakeoverReader:
         for worker, first in sorted(self._leases.find_owners(chunk).items(), key=lambda item: item[1]):
             if first < epoch:
                 found = self._read_worker(worker, seals, chunk)
-                history.files |= found.extents
-                history.damaged |= found.damaged
+                # What an earlier seal left out stays out: a line there may rank before one that the seal covers.
+                names = [name for name in found.extents if counted_limit(seal, first, name)]
+                history.files |= {name: found.extents[name] for name in names}
+                history.damaged |= {name: found.damaged[name] for name in names if name in found.damaged}
                 self._add_scored(history, found.scored.get(chunk, []), seal, first)
                 self._add_failed(history, found.failed.get(chunk, []), seal, first, rounds)
                 self._add_in_flight(history, chunk, worker, first)

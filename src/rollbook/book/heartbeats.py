@@ -17,6 +17,7 @@ import secrets
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -117,13 +118,10 @@ def read_presences(run: Path) -> dict[str, Presence]:
 
 def read_presence(run: Path, worker: str) -> Presence | None:
     """Read the presence of a worker; None where a power cut tore it: then only missing heartbeats count."""
-    for _ in range(READ_TRIES):
-        try:
-            return _presence_decoder.decode((run / "workers" / f"{worker}.json").read_bytes())
-        except JSON_ERRORS:
-            continue  # it may be writing just now
-        except FileNotFoundError:
-            break
+    with suppress(FileNotFoundError):
+        for _ in range(READ_TRIES):
+            with suppress(*JSON_ERRORS):  # it may be writing just now
+                return _presence_decoder.decode((run / "workers" / f"{worker}.json").read_bytes())
     return None
 
 
@@ -228,10 +226,9 @@ def publish_worker_gone(run: Path, worker: str, record: WorkerGone) -> None:
 
 def read_worker_gone(run: Path, worker: str) -> WorkerGone | None:
     """Read the record of a dead worker; None where a power cut tore it: then every chunk is checked instead."""
-    try:
+    with suppress(FileNotFoundError, *JSON_ERRORS):
         return _gone_decoder.decode((run / "workers" / f"{worker}{GONE_SUFFIX}").read_bytes())
-    except (*JSON_ERRORS, FileNotFoundError):
-        return None
+    return None
 
 
 def list_joined_and_gone(run: Path) -> tuple[set[str], set[str]]:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -38,7 +39,7 @@ class _AppendFile:
         self._hash = hashlib.sha256()
         self._extent = Extent(0, self._hash.hexdigest())
         self._buffer: list[bytes] = []
-        self._handle = -1
+        self._handle: int | None = None
 
     def add(self, data: bytes) -> int:
         """Buffer bytes; return the offset they will have."""
@@ -56,7 +57,7 @@ class _AppendFile:
         """Append and fsync; on an error nothing is known about the end of this file."""
         if not data:
             return
-        if self._handle < 0:
+        if self._handle is None:
             self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
             sync_folder(self.path.parent)
         view = memoryview(data)
@@ -77,9 +78,9 @@ class _AppendFile:
 
     def close(self) -> None:
         """Close the file."""
-        if self._handle >= 0:
+        if self._handle is not None:
             os.close(self._handle)
-            self._handle = -1
+            self._handle = None
 
 
 class _Segment:
@@ -158,8 +159,7 @@ class Journal:
 
     async def add(self, entry: JournalEntry) -> None:
         """Add an entry; waits only while too much is unwritten."""
-        if not self._room.is_set():
-            await self._room.wait()
+        await self._room.wait()
         if self.broken:
             raise self.broken
         self._bytes += self._segments[-1].add(entry)
@@ -179,11 +179,9 @@ class Journal:
 
     async def _wait_for_group(self) -> None:
         """Wait for more entries to form a group, unless a flush is requested."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(COMMIT_S):
                 await self._flush_requested.wait()
-        except TimeoutError:
-            return
 
     def flush_soon(self) -> None:
         """Commit what is buffered without waiting for more entries."""

@@ -124,7 +124,6 @@ class Leases:
         for path in self._claim_files:
             path.unlink(missing_ok=True)
         self._claim_file = None
-        self._claim_files.clear()
 
     def remove_claim_files_of(self, is_gone: Callable[[str], bool]) -> None:
         """Remove the hidden files of workers that were killed. A worker that is alive after all writes a new one."""

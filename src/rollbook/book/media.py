@@ -97,8 +97,7 @@ class MediaStore:
         return map_parts(messages, lambda part: self._store_part(part, roots))
 
     def _store_part(self, part: ContentPart, roots: Sequence[Path]) -> ContentPart:
-        check_source(part)
-        source = read_source(part) or ""
+        source = check_source(part)
         name = read_reference(source)
         if name is not None and not (is_media_name(name) and (self._folder / name).is_file()):
             raise UsageError(f"{source[:80]}: the run has stored no such file; give a file, data or an address")
@@ -149,8 +148,7 @@ def put_media_in(messages: Sequence[Message], store: MediaStore | None) -> Seque
     """
 
     def check(part: ContentPart) -> ContentPart:
-        check_source(part)
-        source = read_source(part) or ""
+        source = check_source(part)
         if source.startswith(FILE_PREFIX):
             raise UsageError(f"{source[:80]}: only tasks may name files; give the data in a reply")
         if store is None and read_reference(source) is not None:
@@ -185,7 +183,7 @@ def _read_checked(path: Path) -> tuple[bytes, str]:
 
 def read_file_part(part: ContentPart, roots: Sequence[Path]) -> Media:
     """Return the file that a part names, which must be in one of the folders `roots`, links included."""
-    text = (read_source(part) or "").removeprefix(FILE_PREFIX)
+    text = check_source(part).removeprefix(FILE_PREFIX)
     text = text.removeprefix("//") if text.startswith("///") else text
     suffix = choose_suffix(part, text)
     path = _find_file(text, roots)
@@ -225,8 +223,7 @@ def read_files_into(messages: Sequence[Message], roots: Sequence[Path]) -> list[
     """Return messages with the data of the files that they name, where nothing is stored apart."""
 
     def read(part: ContentPart) -> ContentPart:
-        check_source(part)
-        named = (read_source(part) or "").startswith(FILE_PREFIX)
+        named = check_source(part).startswith(FILE_PREFIX)
         return encode_media(part, read_file_part(part, roots)) if named else part
 
     return map_parts(messages, read)

@@ -58,7 +58,7 @@ def write_tasks(
         store_task_media(task, media, roots)
         try:
             file.write(encode_line(task.line()))
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise UsageError(f"{env}: task {task.id!r} cannot be stored as JSON: {error}") from None
     return count
 

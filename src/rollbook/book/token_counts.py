@@ -5,6 +5,7 @@ The tokens of roles are counted apart from those of the policy.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -96,7 +97,6 @@ def _decode_lines(block: bytes) -> list[_LineTokens]:
 
 
 def _decode_line(text: bytes) -> _LineTokens | None:
-    try:
+    with suppress(*JSON_ERRORS):
         return _decoder.decode(text)
-    except JSON_ERRORS:
-        return None
+    return None

@@ -124,10 +124,9 @@ def _check_frozen_files(run: Path, found: RunVerification) -> Iterator[Damage]:
 
 
 def _read_value(path: Path, struct_type: type[T]) -> T | None:
-    try:
+    with suppress(FileNotFoundError, *JSON_ERRORS):
         return msgspec.json.decode(path.read_bytes(), type=struct_type)
-    except (FileNotFoundError, *JSON_ERRORS):
-        return None
+    return None
 
 
 def _is_manifest_edited(run: Path) -> bool:

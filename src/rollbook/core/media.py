@@ -96,18 +96,19 @@ def read_source(part: ContentPart) -> str | None:
     return source if isinstance(source, str) else None
 
 
-def check_source(part: ContentPart) -> None:
-    """Refuse an image or a sound that no model could be sent: a UsageError says what is wrong with its source."""
+def check_source(part: ContentPart) -> str:
+    """Return the source of an image or a sound; a UsageError says what is wrong with one that no model can be sent."""
     source = read_source(part)
     if source is None:
         raise UsageError(f"{part['type']} has no {PART_TYPES[part['type']]}")
     if source.startswith((REFERENCE_PREFIX, FILE_PREFIX)):
-        return
+        return source
     media = decode_part(part)
     if media is not None and not media.data:
         raise UsageError("the data is empty")
     if media is None and not _is_web_address(source):
         raise UsageError(f"{source[:80]!r}: write file:PATH, a data URL, or an address with http:// or https://")
+    return source
 
 
 def _is_web_address(source: str) -> bool:

@@ -59,7 +59,7 @@ def _parse_amount(number: str, text: str) -> float:
     try:
         amount = float(number)
     except ValueError:
-        amount = -1.0
+        amount = math.nan
     if not 0 <= amount < math.inf:
         raise UsageError(f"--price {text}: {number or 'nothing'} is not a price; write it as {PRICE_EXAMPLE}")
     return amount

@@ -171,7 +171,7 @@ def _read_role(role: object, value: object, where: str) -> RoleSettings:
     try:
         made = msgspec.convert({**fields, "urls": urls}, RoleSettings)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}{role}: {str(error).replace('$.urls', '$.model')}") from None
+        raise UsageError(f"{where}{role}: {error}") from None
     if made.price:
         _check_price(made.price, f"{where}{role}.price")
     return made

@@ -118,7 +118,7 @@ def list_parameters(struct: type[msgspec.Struct]) -> dict[str, RunParameter]:
         kinds = tuple(each for each in _split_union(kind) if each is not type(None))
         details = meta.extra["parameter"]
         if not details.group:
-            details = msgspec.structs.replace(details, group=_GROUP_OF_STRUCT.get(struct.__name__, "workers"))
+            details = msgspec.structs.replace(details, group=_GROUP_OF_STRUCT[struct.__name__])
         found[field.name] = RunParameter(field.name, kinds, default, meta.description, details)
     return found
 

@@ -149,7 +149,7 @@ class TaskStats:
         return len(self.rows)
 
     def _sum_by_task(self, ordered: Floats) -> Floats:
-        sums: Floats = np.add.reduceat(ordered, self._starts) if len(self.rows) else np.zeros(0)
+        sums: Floats = np.add.reduceat(ordered, self._starts)
         return sums
 
     def sum_column(self, name: str) -> Floats:
@@ -239,7 +239,7 @@ class TaskStats:
         size = len(self)
         silent = self.n - np.bincount(task, counts, minlength=size).astype(np.int64)
         silent_total = self.total - np.bincount(task, totals, minlength=size)
-        silent_score = np.where(silent > 0, silent_total / np.maximum(silent, 1), 0.0)
+        silent_score = np.divide(silent_total, silent, out=np.zeros(size), where=silent > 0)
         return Ballots(counts, totals / counts, np.diff(first, append=len(task)), silent, silent_score)
 
     @cached_property
@@ -267,7 +267,7 @@ class TaskStats:
         owner, answer, reward = owner[order], answer[order], reward[order]
         starts = np.flatnonzero((np.diff(owner, prepend=-1) != 0) | (np.diff(answer, prepend=-1) != 0))
         counts = np.diff(starts, append=len(owner))
-        totals = np.add.reduceat(reward, starts) if len(starts) else np.zeros(0)
+        totals = np.add.reduceat(reward, starts)
         ranked = np.lexsort((answer[starts], -counts, owner[starts]))
         task = owner[starts][ranked]
         return task, answer[starts][ranked], counts[ranked], totals[ranked], np.searchsorted(task, np.arange(len(self)))

@@ -255,7 +255,7 @@ def maj_at_k(ballots: Ballots, ks: Sequence[int], seed: int = 0) -> dict[int, Ma
 def _estimate_at_k(ballots: Ballots, blocks: Sequence[_Block], k: int, seed: int) -> MajorityEstimate:
     """Votes of one and of all rollouts are known, cheap patterns are counted, and the rest is sampled."""
     size = len(ballots)
-    values = ballots.single_vote_values.copy() if k == 1 else np.where(ballots.n == k, ballots.full_vote_values, 0.0)
+    values = (ballots.single_vote_values if k == 1 else ballots.full_vote_values).copy()
     estimate = MajorityEstimate(values, np.zeros(size, np.bool_), np.zeros(size))
     if k > 1 and blocks:
         costs = [block.estimate_costs(k) for block in blocks]
@@ -331,6 +331,6 @@ def _draw_values(ballots: Ballots, task: int, k: int, draws: int, rng: np.random
 def _value_votes(votes: Ints, scores: Floats, silent_score: float) -> Floats:
     """Return the value of each of many votes."""
     most = votes.max(axis=1, initial=0)
-    wins = (votes == most[:, None]) & (most > 0)[:, None]
+    wins = votes == most[:, None]
     values = (wins * scores).sum(axis=1) / np.maximum(wins.sum(axis=1), 1)
     return np.where(most > 0, values, silent_score)

@@ -40,7 +40,7 @@ def bootstrap_interval(
         _draw_by_kind(pairs, times, draws, rng) if len(pairs) * 4 <= len(n) else _draw_by_index(n, totals, draws, rng)
     )
     low, high = np.quantile(means, [0.025, 0.975])
-    return (float(low), float(high)) if math.isfinite(low) and math.isfinite(high) else None
+    return float(low), float(high)
 
 
 def _draw_by_kind(pairs: Floats, times: NDArray[np.integer], draws: int, rng: np.random.Generator) -> Floats:

@@ -16,6 +16,7 @@ import warnings
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import pairwise
@@ -179,11 +180,10 @@ def _calculate(operate: Callable[[JSON, JSON], JSON], left: JSON, right: JSON) -
         return None
     if isinstance(left, str | list) or isinstance(right, str | list):
         raise TypeError("arithmetic is for numbers")
-    try:
+    with suppress(ZeroDivisionError, OverflowError):
         value = operate(left, right)
         return None if isinstance(value, int) and value.bit_length() > MAX_INT_BITS else value
-    except (ZeroDivisionError, OverflowError):
-        return None
+    return None
 
 
 def _compare_chain(compares: list[Callable[[JSON, JSON], JSON]], values: list[JSON]) -> bool | None:
