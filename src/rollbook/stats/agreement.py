@@ -102,5 +102,5 @@ def correlate_ranks(pairs: Sequence[tuple[float, float]]) -> float | None:
 def _rank(values: Sequence[float]) -> list[float]:
     _, inverse, counts = np.unique(np.array(values), return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
-    means = ends - counts / 2  # half a rank less than usual, which changes no correlation
+    means = ends - (counts - 1) / 2
     return [float(rank) for rank in means[inverse]]
