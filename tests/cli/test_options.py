@@ -63,3 +63,8 @@ def test_extra_sampling_is_json_where_it_is_json():
 def test_invalid_extra_sampling_is_refused(pair):
     with pytest.raises(UsageError, match="--sampling"):
         parse_sampling([pair])
+
+
+def test_a_value_that_is_nested_too_deeply_for_json_is_text() -> None:
+    value = "[" * 50_000
+    assert parse_sampling([f"x={value}"]) == {"x": value}

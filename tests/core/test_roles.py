@@ -122,3 +122,9 @@ def test_only_sampling_and_headers_have_keys_of_their_own(words):
 def test_a_model_may_be_given_by_its_field_and_a_header_stays_text():
     found = parse_roles(["user.model=http://a/v1", "user.headers.x=7", "user.sampling.x=7"])["user"]
     assert (found.urls, found.headers, found.sampling) == (["http://a/v1"], {"x": "7"}, {"x": 7})
+
+
+def test_a_value_that_is_nested_too_deeply_for_json_is_text():
+    value = "[" * 50_000
+    found = parse_roles(["user=http://a/v1", f"user.sampling.x={value}"])["user"]
+    assert found.sampling == {"x": value}

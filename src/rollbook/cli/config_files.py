@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import typer
 
 from rollbook.cli.options import PARSERS, check_path
-from rollbook.core import GROUPS, JSON, YamlFile, decode, encode, list_all_parameters
+from rollbook.core import GROUPS, JSON, JSON_ERRORS, YamlFile, decode, encode, list_all_parameters
 from rollbook.errors import UsageError
 
 YAML_SUFFIXES, TOML_SUFFIX = (".yaml", ".yml"), ".toml"
@@ -222,7 +222,7 @@ def _format_pair_value(value: JSON) -> str:
     try:
         if isinstance(value, str):
             decode(value)
-    except ValueError:
+    except JSON_ERRORS:
         return str(value)
     try:
         return encode(value).decode()

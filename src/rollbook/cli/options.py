@@ -21,6 +21,7 @@ import typer
 from rollbook.core import (
     GROUPS,
     JSON,
+    JSON_ERRORS,
     ClusterOptions,
     Limits,
     Routing,
@@ -250,7 +251,7 @@ def parse_pairs(option: str, pairs: list[str], example: str = "") -> dict[str, J
             raise UsageError(f"{option} {pair}: {key} is given twice; give one of them")
         try:
             found[key] = decode(text)
-        except ValueError:
+        except JSON_ERRORS:
             found[key] = text
     return found
 

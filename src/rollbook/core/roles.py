@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from rollbook.core.json import JSON, decode
+from rollbook.core.json import JSON, JSON_ERRORS, decode
 from rollbook.core.prices import format_cost, parse_price
 from rollbook.errors import UsageError
 
@@ -140,7 +140,7 @@ def _add_option(given: dict[str, JSON], text: str, key: str, value: str) -> None
 def _read_value(text: str) -> JSON:
     try:
         return decode(text)
-    except ValueError:
+    except JSON_ERRORS:
         return text
 
 
