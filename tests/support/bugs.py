@@ -33,6 +33,9 @@ class Buggy:
     def __iter__(self) -> NoReturn:
         raise_bug()
 
+    def __truediv__(self, other: object) -> NoReturn:
+        raise_bug()
+
     def __fspath__(self) -> NoReturn:
         raise_bug()
 
