@@ -96,6 +96,24 @@ def test_two_errors_of_a_server_do_not_take_it_out_and_three_do(monkeypatch: pyt
     run(main, monkeypatch)
 
 
+def test_a_replica_that_passed_its_trial_may_fail_twice_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        replica = FakeReplica()
+        router = make_router(replica)
+        replica.error = SERVER_ERROR
+        await fail(router, 3)
+        replica.error = None
+        await send(router)
+        replica.error = SERVER_ERROR
+        await fail(router, 2)
+        replica.error = None
+        assert await send(router) == replica.base
+        assert (replica.probes, replica.calls) == (1, 7)
+        await router.close()
+
+    run(main, monkeypatch)
+
+
 def test_a_prompt_that_does_not_fit_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         replica = FakeReplica()
