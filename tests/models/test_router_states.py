@@ -253,9 +253,13 @@ def test_an_endpoint_that_refuses_every_call_is_not_waited_for(monkeypatch: pyte
         router = make_router(replica, outage_s=60.0)
         kind = "model_rejected" if status == 403 else "model_unavailable"
         replica.error = RolloutFailed(kind, "model", f"HTTP {status}: no", status=status)
+        replica.reason = "still refused"
         await fail(router, 2)
         with pytest.raises(EndpointRefused, match=f"refuses every call: http://a/v1: HTTP {status}: no"):
             await send(router)
+        with pytest.raises(EndpointRefused):  # nor do callers wait that come later
+            await asyncio.wait_for(send(router), 5)
+        assert replica.calls == 3
         await router.close()
 
     run(main, monkeypatch)
