@@ -20,7 +20,7 @@ import pytest
 from rollbook.book import ChunkClaimer, Claim, CountedLines, Leases, PeerMonitor, Seals, WorkerMonitor
 from rollbook.book import journal as journals
 from rollbook.book.counted_lines import ScoredLineHeader
-from rollbook.book.heartbeats import WorkerGone, publish_worker_gone, read_presence, read_worker_gone
+from rollbook.book.heartbeats import WorkerGone, publish_worker_gone, read_in_flight, read_presence, read_worker_gone
 from rollbook.core import Seal
 from rollbook.engine import book_worker as module
 from rollbook.engine.book_worker import BookJobSource, drain_on_event, stop_on_signals
@@ -51,6 +51,29 @@ def test_who_leaves_early_says_what_it_leaves_and_the_next_claim_is_that(tmp_pat
     heir = ChunkClaimer(book, round_, "heir").claim_next()
     assert heir
     assert (heir.chunk.number, heir.epoch, heir.scored) == (chunk, 2, 1)
+
+
+def test_only_what_is_under_way_is_in_flight_for_others(tmp_path: Path) -> None:
+    """After a crash each of these keys counts a death of its worker."""
+    book = make_book(tmp_path / "run", tasks=4, samples=2)
+
+    async def work() -> None:
+        shift = BookJobSource(book, open_round(book))
+        await shift.join()
+        first, second = await shift.next(), await shift.next()
+        assert first
+        assert second
+        keys = [(job.row, job.sample) for job in (first, second)]
+        worker = shift.presence.id
+        assert read_in_flight(book.path, worker) == set(keys)
+        await shift.mark(first, failed(book, *keys[0]), False)  # it will be tried again
+        assert read_in_flight(book.path, worker) == set(keys)
+        await shift.mark(first, scored(book, *keys[0]), True)
+        assert read_in_flight(book.path, worker) == {keys[1]}
+        await shift.leave()
+        assert read_in_flight(book.path, worker) == set()
+
+    asyncio.run(work())
 
 
 def test_who_finishes_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -129,6 +129,11 @@ def test_retry_gives_every_kind_of_failure_more_attempts() -> None:
     assert set(budgets) == set(FAILURE_KINDS)
 
 
+def test_a_policy_may_take_only_groups_of_the_newest_version() -> None:
+    counts = GroupCounts()
+    assert [GroupPolicy(max_staleness=0).passes(group(1.0), old, counts) for old in (0, 1)] == [True, False]
+
+
 @pytest.mark.parametrize("wrong", [{"on_failure": "ignore"}, {"equal_rewards": "no"}, {"max_staleness": -1}])
 def test_nonsense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):

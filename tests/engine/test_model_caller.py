@@ -69,6 +69,13 @@ def test_a_call_has_the_seed_the_name_and_the_group_of_its_rollout() -> None:
     ]
 
 
+def test_turns_of_two_versions_are_one_rollout_unless_one_version_is_required() -> None:
+    model, before = Model(tokens(1, 1, "b"), tokens(1, 1, "b")), [tokens(1, 1, "a")]
+    assert ask(make_caller(model, turns=before)).turn.model_version == "b"
+    with pytest.raises(RestartAttempt):
+        ask(make_caller(model, turns=before, one_version=True))
+
+
 @pytest.mark.parametrize(("turns", "allowed"), [(1, True), (2, False), (3, False)])
 def test_turns_are_limited(turns: int, allowed: bool) -> None:
     caller = make_caller(Model(tokens(1, 1)), Limits(max_turns=2), [tokens(1, 1)] * turns)

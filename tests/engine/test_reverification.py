@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,26 @@ def test_another_verifier_gives_other_rewards_and_a_diff(tmp_path: Path) -> None
     lines = (tmp_path / "b" / "changes.jsonl").read_text().splitlines()
     assert {json.loads(line)["after"] for line in lines} == {1.0}
     assert len(lines) == result.changed == 4
+
+
+def test_a_new_verifier_is_stored_as_the_old_one_was_and_plays_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    playing: list[bool] = []
+    open_environments = reverification.open_environments
+
+    def spy(*args: Any, **options: Any) -> Any:
+        playing.append(options["playing"])
+        return open_environments(*args, **options)
+
+    monkeypatch.setattr(reverification, "open_environments", spy)
+    first_run(tmp_path)
+    (tmp_path / "new").mkdir()
+    again(tmp_path, write_sums(tmp_path / "new", KIND))
+    specs = [Book(tmp_path / name).manifest.environments["Sums"] for name in ("a", "b")]
+    assert specs[0].digest != specs[1].digest
+    assert specs[0].snapshot == specs[1].snapshot
+    assert playing == [False]  # no server of the environment is needed
 
 
 def test_what_failed_in_verification_is_completed_after_a_fix(tmp_path: Path) -> None:

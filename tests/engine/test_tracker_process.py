@@ -56,16 +56,16 @@ def update_until(process: TrackerProcess, done: Callable[[], bool]) -> None:
 
 def test_whole_lines_of_the_process_are_reported_while_it_runs(start: Start, said: list[str], tmp_path: Path) -> None:
     code = (
-        "os.write(messages, b'one\\ntwo\\nhal')\n"
+        "os.write(messages, b'one\\ntw\\xff\\nhal')\n"
         + WAIT_FOR_END
         + "os.write(messages, b'f\\n' + run.encode() + b'\\n')"
     )
     opened = len(os.listdir("/proc/self/fd"))
     process = start(code)
-    update_until(process, lambda: said == ["one", "two"])
+    update_until(process, lambda: said == ["one", "tw\ufffd"])
     process.end()
     process.wait()
-    assert said == ["one", "two", "half", str(tmp_path)]
+    assert said == ["one", "tw\ufffd", "half", str(tmp_path)]
     assert len(os.listdir("/proc/self/fd")) <= opened + 1  # but for what the child itself keeps
 
 

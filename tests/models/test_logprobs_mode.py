@@ -27,15 +27,17 @@ def test_whether_what_is_sampled_from_is_the_models_own(sampling: Sampling, shap
     assert is_shaped(sampling) is shaped
 
 
-def collect_warnings(sampling: Sampling, calls: int = 3, **endpoint: Any) -> tuple[list[str], Endpoint]:
+def collect_warnings(
+    sampling: Sampling, *others: Sampling, calls: int = 3, **endpoint: Any
+) -> tuple[list[str], Endpoint]:
     async def go() -> tuple[list[str], Endpoint]:
         warnings: list[str] = []
         async with Endpoint(**endpoint) as served:
             model = ChatModel(ModelSpec(""), Settings(urls=[served.url]), say=warnings.append)
             await model.open()
             try:
-                for seed in range(calls):
-                    await model.complete([Message("user", "hi")], sampling, seed=seed, rollout="t#0")
+                for seed, each in enumerate([*[sampling] * calls, *others]):
+                    await model.complete([Message("user", "hi")], each, seed=seed, rollout="t#0")
             finally:
                 await model.close()
         return warnings, served
@@ -49,6 +51,8 @@ def test_logprobs_of_another_distribution_are_told_once() -> None:
     assert "--logprobs-mode processed_logprobs" in warnings[0]
     assert served.bodies[0]["top_k"] == 1
     assert served.counts["chat"] == 4
+    warnings, served = collect_warnings(Sampling(0.7), Sampling(0.8), calls=1, vllm=True)
+    assert (len(warnings), served.counts["chat"]) == (1, 3)  # another sampling is of the same server
 
 
 def test_what_a_forced_token_says_of_the_logprobs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from rollbook import run
 from rollbook.core import Message, ModelSpec, RoleSettings, Sampling, Settings
 from rollbook.errors import UsageError
+from rollbook.models import providers
 from rollbook.models.chat import ChatModel
 from rollbook.models.model import normalize_base_url, resolve_model
 from rollbook.models.providers import PROVIDERS, list_secrets
@@ -190,3 +191,11 @@ def test_variables_of_headers_are_secrets_too() -> None:
     assert found == ["OPENAI_API_KEY", "JUDGE_API_KEY", "ONE", "TWO"]
     roles = {"user": RoleSettings(headers={"c": "THREE"}), "rival": RoleSettings(key_env="ONE")}
     assert list_secrets(Settings(headers={"a": "ONE"}, roles=roles))[2:] == ["ONE", "USER_API_KEY", "THREE"]
+
+
+@pytest.mark.parametrize("headers", [{"a b": "V"}, {"api-key": "not-a-name"}, {"Host": "V"}])
+def test_no_header_is_read_that_may_not_be_sent(headers: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in headers.values():
+        monkeypatch.setenv(name, "value")
+    with pytest.raises(UsageError, match="--header"):
+        providers.read_headers(headers)

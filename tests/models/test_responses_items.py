@@ -190,6 +190,10 @@ def test_tokens_end_a_message() -> None:
         ({"type": "function_call_output", "output": "x"}, "input[0]: a function_call_output needs its call_id"),
         ({"type": "function_call_output", "call_id": "c", "output": 3}, "input[0]: output is neither"),
         ({"type": "reasoning", "summary": "x"}, "input[0]: summary is not a list of parts"),
+        ({"type": "reasoning", "content": "x"}, "input[0]: content is not a list of parts"),
+        ({"type": "reasoning", "content": ["x"]}, "input[0]: content is not a list of parts"),
+        ({"type": "function_call", "name": "f", "arguments": "{}"}, "input[0]: a function_call needs its call_id"),
+        ({"type": "function_call", "call_id": "c", "arguments": "{}"}, "input[0]: a function_call needs its name"),
         ({"role": "assistant", "content": "x", "prompt_token_ids": [1]}, "input[0]: prompt_token_ids"),
         (
             {

@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
+from aiohttp import web
+from yarl import URL
 
 from rollbook.core import Routing
 from rollbook.errors import ContextFull, EndpointDown, EndpointRefused, RolloutFailed
@@ -89,6 +91,24 @@ def test_two_errors_of_a_server_do_not_take_it_out_and_three_do(monkeypatch: pyt
         replica.error = None
         assert await send(router) == replica.base
         assert replica.probes == 1
+        await router.close()
+
+    run(main, monkeypatch)
+
+
+def test_a_replica_that_passed_its_trial_may_fail_twice_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        replica = FakeReplica()
+        router = make_router(replica)
+        replica.error = SERVER_ERROR
+        await fail(router, 3)
+        replica.error = None
+        await send(router)
+        replica.error = SERVER_ERROR
+        await fail(router, 2)
+        replica.error = None
+        assert await send(router) == replica.base
+        assert (replica.probes, replica.calls) == (1, 7)
         await router.close()
 
     run(main, monkeypatch)
@@ -233,9 +253,13 @@ def test_an_endpoint_that_refuses_every_call_is_not_waited_for(monkeypatch: pyte
         router = make_router(replica, outage_s=60.0)
         kind = "model_rejected" if status == 403 else "model_unavailable"
         replica.error = RolloutFailed(kind, "model", f"HTTP {status}: no", status=status)
+        replica.reason = "still refused"
         await fail(router, 2)
         with pytest.raises(EndpointRefused, match=f"refuses every call: http://a/v1: HTTP {status}: no"):
             await send(router)
+        with pytest.raises(EndpointRefused):  # nor do callers wait that come later
+            await asyncio.wait_for(send(router), 5)
+        assert replica.calls == 3
         await router.close()
 
     run(main, monkeypatch)
@@ -364,3 +388,73 @@ def test_a_server_that_refuses_a_prompt_has_answered(
         await router.close()
 
     run(main, monkeypatch)
+
+
+def test_a_router_is_closed_once_its_probes_have_ended() -> None:
+    ended: list[str] = []
+
+    async def probe(replica: Replica) -> str | None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(replica.base)
+        return None
+
+    async def main() -> None:
+        replica = cast(Replica, FakeReplica())
+        router = Router([replica], probe, 5.0)
+        router.take_out(replica, "down")
+        await asyncio.sleep(0.01)
+        await router.close()
+        assert ended == [replica.base]
+
+    asyncio.run(main())
+
+
+def test_a_body_that_is_long_only_when_it_is_unpacked_is_cut_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "RESPONSE_LIMIT", 100)
+
+    async def reply(request: web.Request) -> web.Response:
+        response = web.Response(text="x" * (101 if request.path == "/long" else 100))
+        if request.query:
+            response.enable_compression(web.ContentCoding.gzip)
+        return response
+
+    async def main() -> list[str]:
+        app, found = web.Application(), list[str]()
+        app.router.add_get("/{name}", reply)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        session = routing.open_http_session(5.0)
+        replica = Replica(url, session, 5.0, str)
+        for name in ("short", "short?packed=1", "long", "long?packed=1"):
+            try:
+                found.append((await replica.get(URL(f"{url}/{name}"), 5.0))[1].decode())
+            except RolloutFailed as error:
+                found.append(error.kind)
+        await session.close()
+        await runner.cleanup()
+        return found
+
+    assert asyncio.run(main()) == ["x" * 100, "x" * 100, "bad_completion", "bad_completion"]
+
+
+def test_a_server_that_does_not_answer_in_time_is_not_reached() -> None:
+    async def main() -> RolloutFailed:
+        server = await asyncio.start_server(lambda *_: asyncio.sleep(5), "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        session = routing.open_http_session(5.0)
+        try:
+            with pytest.raises(RolloutFailed, match=r"no answer in 0\.05 s") as caught:
+                await Replica(url, session, 5.0, str).get(URL(url), 0.05)
+        finally:
+            await session.close()
+            server.close()
+        return caught.value
+
+    error = asyncio.run(main())
+    assert (error.kind, error.where) == ("model_unavailable", routing.CONNECT)

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from rollbook.core import Function, Message, ModelSpec, Sampling, Settings, ToolCall, Turn
+from rollbook.core import Function, Message, ModelSpec, Sampling, Settings, ToolCall, Turn, decode, encode
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models import token_continuation
 from rollbook.models.chat import ChatModel
@@ -263,3 +263,51 @@ def test_the_ids_of_the_stand_in_are_asked_for_until_they_are_known(monkeypatch:
 
     monkeypatch.setattr(token_continuation, "_tokenize", tokenize)
     assert asyncio.run(go()) == [Unproven("odd"), [7, 8], [7, 8]]
+
+
+class Splitter:
+    """A replica that splits what it is sent into characters."""
+
+    base = "http://host/v1"
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.asked: list[tuple[str, float]] = []
+
+    async def get(self, url: object, within_s: float) -> tuple[int, bytes]:
+        self.asked.append((str(url), within_s))
+        return 200, b'{"version": "0.32.0"}'
+
+    async def post_any_status(self, url: object, raw: bytes) -> tuple[int, None, bytes]:
+        body = decode(raw)
+        self.bodies.append(body)
+        assert str(url) == "http://host/tokenize"
+        text = body["prompt"] if "prompt" in body else "".join(f"{m['content']}|" for m in body["messages"])
+        return 200, None, encode({"tokens": [*map(ord, text)]})
+
+
+@pytest.mark.parametrize("tools", [[], [{"type": "function", "function": {"name": "f"}}]])
+def test_every_text_is_split_by_the_server_as_it_would_render_it(tools: list[Any]) -> None:
+    replica: Any = Splitter()
+    said = Message("assistant", "42")
+    previous = AnsweredCall(ASK, Completion(said, Turn([1], [2], [0.0], 1, 1, "stop")))
+    sampling = Sampling(extra={"chat_template_kwargs": {"think": False}, "top_k": 5})
+
+    async def main() -> None:
+        continuer = token_continuation.PromptContinuer(print)
+        for _ in range(2):
+            await continuer.make_prompt(replica, "m", previous, [*ASK, said, MORE], sampling, tools)
+
+    asyncio.run(main())
+    renders = [body for body in replica.bodies if "messages" in body]
+    stand_ins = [body for body in replica.bodies if "prompt" in body]
+    assert (len(renders), len(stand_ins)) == (8, 1)  # the stand-in is split once
+    wanted = {"model", "messages", "add_generation_prompt", "chat_template_kwargs", *(["tools"] if tools else [])}
+    for body in renders:
+        assert set(body) == wanted
+        assert (body["model"], body["add_generation_prompt"]) == ("m", True)
+        assert body["chat_template_kwargs"] == {"think": False}
+        assert body.get("tools", []) == tools
+    prompt = {"prompt": token_continuation.STAND_IN_ANSWER}
+    assert stand_ins == [{"model": "m", **prompt, "add_special_tokens": False}]
+    assert replica.asked == [("http://host/version", 10.0)]

@@ -147,6 +147,31 @@ def test_an_endpoint_that_takes_neither_name_is_not_asked_for_ever() -> None:
         assert notes == []
 
 
+class TakesTheOtherName(HostedServer):
+    """Takes max_completion_tokens, and then answers with a status that says something else."""
+
+    status = 500
+
+    def reply(self, request: Recorded) -> Reply:
+        if request.method == "GET":
+            return 200, {"data": [{"id": "m"}]}
+        if "max_tokens" in request.body:
+            return 400, {"error": {"message": "unknown field max_tokens"}}
+        return self.status, {"error": {"message": "oops"}}
+
+
+@pytest.mark.parametrize(
+    ("status", "learned"),
+    [(400, True), (413, True), (422, True), (401, False), (414, False), (429, False), (500, False)],
+)
+def test_the_other_name_is_learned_wherever_the_server_has_read_it(status: int, learned: bool) -> None:
+    with TakesTheOtherName() as server:
+        server.status, notes = status, list[str]()
+        with pytest.raises((RolloutFailed, UsageError)):
+            open_and_ask(server, notes=notes)
+    assert len(notes) == learned
+
+
 def test_replicas_that_want_different_names_each_keep_theirs() -> None:
     notes: list[str] = []
 

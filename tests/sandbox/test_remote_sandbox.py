@@ -13,7 +13,9 @@ from rollbook.sandbox import Limits, Sandbox
 from rollbook.sandbox.backends import remote
 from rollbook.sandbox.backends.remote import CONNECT_S, QUEUE_S, RemoteSandbox
 from rollbook.sandbox.grading import Grader
+from rollbook.sandbox.inner.plain_data import unpack
 from rollbook.sandbox.isolation import FULL_LAYERS
+from rollbook.sandbox.outputs import Rule
 
 HEALTH = {"isolation": ["pid"], "packages": ["numpy"]}
 RESULT = {"status": "ok", "isolation": ["pid"]}
@@ -114,6 +116,55 @@ def test_grading_may_take_as_many_runs_as_there_are() -> None:
     asked = Connection.asked[-1]
     assert asked[2:5] == (3 * LIMITS.wall_s + QUEUE_S, "POST", "/token/grade/function")
     assert (asked[5]["code"], asked[5]["name"]) == ("code", "f")
+
+
+EXAM = {"tests": "assert f()", "entry": "f", "check": "", "setup": "", "weak": False}
+
+
+@pytest.mark.parametrize(
+    ("how", "given", "runs", "sent"),
+    [
+        ("function", {}, 4, EXAM),
+        ("function", {"in_place": True}, 4, EXAM | {"in_place": True}),
+        ("function", {"is_class": False}, 4, EXAM | {"is_class": False}),
+        (
+            "function",
+            {"check": "c", "setup": "s", "allow_weak": True},
+            4,
+            {**EXAM, "check": "c", "setup": "s", "weak": True},
+        ),
+        (
+            "inputs",
+            {"cases": [("1", "2"), ("3", "4")], "rule": Rule("words", 0.5, False), "all_of_them": True},
+            2,
+            {
+                "cases": [["1", "2"], ["3", "4"]],
+                "rule": {"spaces": "words", "tolerance": 0.5, "case": False},
+                "all_of_them": True,
+            },
+        ),
+        (
+            "calls",
+            {"entry": "f", "cases": [([1], 2)]},
+            1,
+            {"entry": "f", "cases": [[[1], 2]], "tolerance": 1e-9, "all_of_them": False},
+        ),
+    ],
+)
+def test_a_grader_sends_what_was_asked_for_and_nothing_that_an_older_server_does_not_know(
+    how: str, given: dict[str, Any], runs: int, sent: dict[str, Any]
+) -> None:
+    Connection.answers.append((200, {"passed": True, "reason": "passed"}))
+    words = ("assert f()", "f") if how == "function" else ()
+    with Sandbox(LIMITS, provider="http://host:81/token") as box:
+        assert getattr(Grader(box), f"{how}_sync")("code", *words, **given).passed
+    asked = Connection.asked[-1]
+    assert asked[2:5] == (runs * LIMITS.wall_s + QUEUE_S, "POST", f"/token/grade/{how}")
+    body = {name: value for name, value in asked[5].items() if name not in ("code", "limits")}
+    if how == "calls":
+        body["cases"] = unpack(body["cases"], lambda _: None)
+        body["cases"] = [[list(args), expected] for args, expected in body["cases"]]
+    assert body == sent
 
 
 @pytest.mark.parametrize(

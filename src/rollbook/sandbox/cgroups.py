@@ -160,7 +160,7 @@ def _has_controller(mount: list[str], *controllers: str) -> bool:
 def _locate_group(mount: list[str], path: str) -> Path:
     """Return the path of a group below its mount, which may show only a part of the hierarchy."""
     root, point = mount[3], mount[4]
-    relative = path[len(root) :] if root != "/" and path.startswith(root) else path
+    relative = path[len(root) :] if path.startswith(root) else path
     return Path(point + "/" + relative.lstrip("/"))
 
 
