@@ -484,6 +484,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="start schedules for so long, one at least")
     parser.add_argument("--folder", type=Path, help="where to put run directories, such as a network file system")
     options = parser.parse_args()
+    if options.folder and not options.folder.is_dir():
+        parser.error(f"--folder {options.folder}: there is no such folder; make it, or mount a file system there")
     os.environ["PYTHONPATH"] = f"{HERE.parent}{os.pathsep}{ROOT / 'src'}"
     if not os.geteuid() and not os.environ.get("CHAOS_MOUNTS"):  # so that no mount outlives this process
         os.environ["CHAOS_MOUNTS"] = "private"
