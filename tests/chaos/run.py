@@ -320,8 +320,11 @@ class Chaos:
         return unreported, error
 
     def _is_hidden(self, damage: Damage) -> bool:
-        """Whether other damage hides it: the hash of the tasks is in run.json, the place of token ids in their line."""
-        if damage.path.name == "tasks.jsonl":
+        """Whether other damage hides it.
+
+        The hashes of the tasks and of the source are in run.json, the place of token ids in their line.
+        """
+        if damage.path.name == "tasks.jsonl" or self.run / "source" in damage.path.parents:
             return self.run / "run.json" in self.reported
         stem = damage.path.name.removesuffix(".tokens")
         lines = [damage.path.with_name(f"{stem}{end}") for end in (".jsonl", ".failures.jsonl")]
