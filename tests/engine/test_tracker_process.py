@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import pytest
 from rollbook.engine import tracking
 from rollbook.engine.progress import Progress
 from rollbook.engine.tracking import CUT_LINE, TrackerProcess
+from support.alive import open_fds
 
 Start = Callable[[str], TrackerProcess]
 NUMBERS = Progress(requested=1)
@@ -60,13 +60,13 @@ def test_whole_lines_of_the_process_are_reported_while_it_runs(start: Start, sai
         + WAIT_FOR_END
         + "os.write(messages, b'f\\n' + run.encode() + b'\\n')"
     )
-    opened = len(os.listdir("/proc/self/fd"))
+    opened = len(open_fds())
     process = start(code)
     update_until(process, lambda: said == ["one", "tw\ufffd"])
     process.end()
     process.wait()
     assert said == ["one", "tw\ufffd", "half", str(tmp_path)]
-    assert len(os.listdir("/proc/self/fd")) <= opened + 1  # but for what the child itself keeps
+    assert len(open_fds()) <= opened + 1  # but for what the child itself keeps
 
 
 def test_a_process_that_ends_too_early_is_reported_once_with_its_log(

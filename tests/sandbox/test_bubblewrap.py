@@ -21,7 +21,7 @@ from rollbook.sandbox.guest import make_memory_file
 from rollbook.sandbox.inner import filesystem
 from rollbook.sandbox.inner.channel import Channel
 from rollbook.sandbox.supervision import GuestProcess
-from support.alive import eventually
+from support.alive import eventually, open_fds
 
 CONFIG = {"places": [], "paths": [], "packages": [], "hidden": [], "shown": []}
 
@@ -148,7 +148,7 @@ def test_a_guest_is_announced_with_its_pidfd_and_its_end_is_reported(
     (out, out_end), (err, err_end), (ours, theirs) = os.pipe(), os.pipe(), socket.socketpair()
     given = [os.open(os.devnull, os.O_RDONLY), out_end, err_end, os.open(os.devnull, os.O_RDWR)]
     given.append(make_memory_file("payload", b"the payload"))
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_fds())
     provider.launch({"role": "run", "limits": {"files_mb": 3}}, [*given, theirs.fileno()])
     theirs.close()
     control = Channel(ours.detach(), 20.0)
@@ -172,7 +172,7 @@ def test_a_guest_is_announced_with_its_pidfd_and_its_end_is_reported(
     ]
     assert eventually(lambda: not provider._running, 10)
     os.close(pidfd)
-    assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= before, 10)
+    assert eventually(lambda: len(open_fds()) <= before, 10)
     control.close()
     for handle in (*given, out, err):
         os.close(handle)

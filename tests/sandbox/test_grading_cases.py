@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from rollbook.sandbox import Limits, Sandbox, grading
 from rollbook.sandbox.grading import Grader
 from rollbook.sandbox.session_state import PersistentState
+from support.alive import open_fds
 
 CASES = [("3\n1 2 3\n", "6\n"), ("4\n1 2 3 4\n", "10\n"), ("2\n5 5\n", "10\n")]
 SUM = "print(sum(map(int, line().split())))"
@@ -146,7 +146,7 @@ def test_grading_leaves_no_descriptor_open(grader: Grader) -> None:
     def count_open() -> int:
         assert grader.function_sync("def f(x): return x", "assert f(1) == 1", "f").passed
         assert grader.inputs_sync("print(1)", [("", "1")]).passed
-        return len(os.listdir("/proc/self/fd"))
+        return len(open_fds())
 
     before = count_open()
     assert count_open() == before

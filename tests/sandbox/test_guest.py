@@ -26,22 +26,19 @@ from rollbook.sandbox.guest import (
 )
 from rollbook.sandbox.inner.channel import LENGTH, Channel
 from rollbook.sandbox.supervision import GuestProcess, ProcessTreeClock
-
-
-def count_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+from support.alive import open_fds
 
 
 def test_memory_that_cannot_be_written_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError("no memory")
 
-    before = count_descriptors()
+    before = open_fds()
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", refuse)
         with pytest.raises(OSError, match="no memory"):
             make_memory_file("payload", b"x")
-    assert count_descriptors() == before
+    assert open_fds() == before
 
 
 def test_a_guest_without_descriptors_for_its_streams_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +144,7 @@ def test_the_time_of_a_dead_guest_is_its_groups_or_the_kernels_last(
 
 def test_everything_of_a_guest_is_closed_with_it(process: GuestProcess) -> None:
     folder: Any = Folder()
-    before = count_descriptors()
+    before = open_fds()
     made = Guest(Limits(), ("pid",), None, folder)
     sent = launch(made, process, ({"ended": 3, "cpu_s": 0.25, "peak_kb": 7},))
     assert len(sent) == 5  # stdin, stdout, stderr, channel, control
@@ -159,7 +156,7 @@ def test_everything_of_a_guest_is_closed_with_it(process: GuestProcess) -> None:
     made.renew_memory(Limits(), 1.5)
     made.close()
     assert folder.calls == ["close trees", "close"]
-    assert count_descriptors() == before
+    assert open_fds() == before
     assert made.process.was_killed
 
 

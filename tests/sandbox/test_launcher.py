@@ -25,6 +25,7 @@ from rollbook.sandbox.launcher import (
     uid_range,
 )
 from rollbook.sandbox.results import ProgramError
+from support.alive import open_fds
 
 LAYERS = ("pid", "mount", "network", "ipc", "seccomp", "landlock-4")
 
@@ -81,12 +82,8 @@ def make_launcher(provider: Provider) -> GuestLauncher:
     return GuestLauncher(provider, UserIds())
 
 
-def count_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_a_provider_that_breaks_is_reported_and_nothing_stays_open() -> None:
-    provider, before = Provider(), count_descriptors()
+    provider, before = Provider(), open_fds()
     limits = Limits(seconds=2.0, memory_mb=64, files_mb=3)
     read, write = os.pipe()
     with pytest.raises(SandboxError) as caught:
@@ -105,7 +102,7 @@ def test_a_provider_that_breaks_is_reported_and_nothing_stays_open() -> None:
     assert os.fstat(read).st_ino == provider.handles[4]
     for handle in (read, write):
         os.close(handle)
-    assert count_descriptors() == before
+    assert open_fds() == before
 
 
 def test_a_guest_without_files_is_announced_as_such() -> None:
@@ -120,12 +117,12 @@ def test_a_guest_that_has_no_descriptors_left_is_no_guest(monkeypatch: pytest.Mo
         raise OSError(24, "Too many open files")
 
     for name in ("make_payload", "make_stdin", "Guest"):
-        provider, before = Provider(), count_descriptors()
+        provider, before = Provider(), open_fds()
         with monkeypatch.context() as patch:
             patch.setattr(launcher, name, refuse)
             with pytest.raises(SandboxError, match=r"no guest could be started: .*Too many open files \(each holds 5"):
                 make_launcher(provider).launch("run", Limits(), stdin=b"in")
-        assert (provider.account.closed, provider.orders, count_descriptors()) == (1, [], before)
+        assert (provider.account.closed, provider.orders, open_fds()) == (1, [], before)
 
 
 @pytest.mark.parametrize("error", [OSError("it broke"), EOFError("it broke"), SandboxUnsupported("it cannot")])
@@ -133,25 +130,25 @@ def test_a_folder_that_cannot_be_mounted_is_released(tmp_path: Path, error: Exce
     def fail() -> int:
         raise error
 
-    provider, before = Provider(fail), count_descriptors()
+    provider, before = Provider(fail), open_fds()
     folder = tmp_path.resolve()
     expected = "the sandbox broke: it broke; its last words" if "broke" in str(error) else "it cannot"
     with pytest.raises(SandboxError) as caught:
         make_launcher(provider).launch("session", Limits(), folder=str(folder))
     assert str(caught.value) == expected
-    assert (provider.account.closed, count_descriptors()) == (1, before)
+    assert (provider.account.closed, open_fds()) == (1, before)
     HostFolder(str(folder)).close()  # nobody has it locked
 
 
 def test_a_mounted_folder_is_passed_on_and_released_when_the_launch_fails(tmp_path: Path) -> None:
     tree = os.open(tmp_path, os.O_RDONLY)
-    inode, before = os.fstat(tree).st_ino, count_descriptors()
+    inode, before = os.fstat(tree).st_ino, open_fds()
     provider = Provider(lambda: tree)
     with pytest.raises(SandboxError):
         make_launcher(provider).launch("session", Limits(), folder=str(tmp_path.resolve()))
     assert provider.orders[0]["mount"] is True
     assert provider.handles[4] == inode
-    assert count_descriptors() == before - 1
+    assert len(open_fds()) == len(before) - 1
     HostFolder(str(tmp_path.resolve())).close()
 
 
