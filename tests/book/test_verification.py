@@ -519,6 +519,14 @@ def test_a_copy_of_source_that_was_edited_is_named(tmp_path: Path, edit: Callabl
     assert [each.path for each in verify_run(book.path).damage] == [str(book.path / "run.json")]
 
 
+def test_a_copy_of_source_is_checked_where_the_plan_is_damaged(tmp_path: Path) -> None:
+    book, source = make_book_with_source(tmp_path / "run")
+    (book.path / "plan.json").write_bytes(b"{")
+    assert [each.path for each in verify_run(book.path).damage] == [str(book.path / "plan.json")]
+    edit_file(source)
+    assert [each.path for each in verify_run(book.path).damage] == [str(book.path / "plan.json"), str(source)]
+
+
 def test_a_path_that_is_no_run_is_not_checked(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a run directory"):
         verify_run(tmp_path / "none")

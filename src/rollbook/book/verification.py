@@ -117,10 +117,21 @@ def _check_frozen_files(run: Path, found: RunVerification) -> Iterator[Damage]:
     found.files += 1
     if manifest is None or _is_manifest_edited(run):
         yield Damage(str(run / "run.json"), EDITED)
-    elif (run / "tasks.jsonl").exists():
+        return
+    if (run / "tasks.jsonl").exists():
         found.files += 1
         if are_tasks_edited(run, manifest):
             yield Damage(str(run / "tasks.jsonl"), EDITED)
+    yield from _check_sources(run, manifest, found)
+
+
+def _check_sources(run: Path, manifest: Manifest, found: RunVerification) -> Iterator[Damage]:
+    """Check that the copies of the user's source have the digests of a manifest that is not damaged."""
+    for spec in manifest.environments.values():
+        if spec.snapshot is not None:
+            found.files += len(list_source_files(run / spec.snapshot))
+            if is_source_edited(run, spec):
+                yield Damage(str(run / spec.snapshot), EDITED)
 
 
 def _read_value(path: Path, struct_type: type[T]) -> T | None:
@@ -348,25 +359,17 @@ class _BookChecker(_FileChecker):
 
     def check(self) -> Iterator[Damage]:
         self._found.files += 2  # run.json and plan.json, which `Book` has read
-        if _is_manifest_edited(self._run):
+        is_edited = _is_manifest_edited(self._run)
+        if is_edited:
             yield Damage(str(self._run / "run.json"), EDITED)
         with suppress(BookError):  # a damaged round is reported by itself
             self._rounds = self._book.rounds()
         yield from self._check_tasks()
-        yield from self._check_sources()
+        if not is_edited:
+            yield from _check_sources(self._run, self._book.manifest, self._found)
         yield from super().check()
         yield from self._check_owners()
         yield from self._compare_counts()
-
-    def _check_sources(self) -> Iterator[Damage]:
-        """Check that the copies of the user's source are what was planned; a damaged run.json has no valid digests."""
-        if _is_manifest_edited(self._run):
-            return
-        for spec in self._book.manifest.environments.values():
-            if spec.snapshot is not None:
-                self._found.files += len(list_source_files(self._run / spec.snapshot))
-                if is_source_edited(self._run, spec):
-                    yield Damage(str(self._run / spec.snapshot), EDITED)
 
     def _check_tasks(self) -> Iterator[Damage]:
         self._found.files += 1
