@@ -27,7 +27,9 @@ SUMMARY = (
     "Rollbook runs a language model many times on every task of an environment, scores each attempt, and accounts for"
     " every one."
 )
-SOURCE_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)*(?:src|tests|benchmarks|examples|\.github|LICENSE|Makefile)[^)]*\)")
+SOURCE_LINK = re.compile(
+    r"\[([^\]]+)\]\((?:\.\./)*(?:src|tests|benchmarks|examples|\.github|LICENSE|Makefile|README\.md)[^)]*\)"
+)
 TITLE = re.compile(r"^(```\w*) title=([^\s\"]+)$", re.MULTILINE)
 
 
