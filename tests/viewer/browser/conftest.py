@@ -38,7 +38,7 @@ class Looked:
     def __init__(self, browser, server, **options):
         self.server = server
         self.context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
-        self.context.set_default_timeout(15_000)
+        self.context.set_default_timeout(60_000)
         self.page = self.context.new_page()
         self.asked, self.complaints = [], []
         self.page.on("request", lambda request: self.asked.append(request.url))
