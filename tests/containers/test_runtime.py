@@ -17,7 +17,7 @@ from rollbook.errors import ContainerError, ImageError, UsageError
 @pytest.mark.parametrize("name", ["podman", "docker"])
 def test_every_limit_is_always_set_and_no_value_of_a_variable_is_in_the_command(name: str) -> None:
     container = Container(image="img", env={"TOKEN": "secret"}, mounts=[Mount("/here", "/there")], workdir="/app")
-    words = RUNTIMES[name]().run_command("c", container, {"l": "v"}, ["/bin/sh", "-c", "x"])
+    words = RUNTIMES[name]().run_command("c", container, {"l": "v"}, ["/bin/sh", "-c", "x"], "/proc/7/fd/5")
     text = " ".join(words)
     for option in (
         "--memory 2048m",
@@ -37,7 +37,7 @@ def test_every_limit_is_always_set_and_no_value_of_a_variable_is_in_the_command(
     ):
         assert option in text
     assert "secret" not in text
-    assert "--env TOKEN" in text
+    assert "--env-file /proc/7/fd/5" in text
     assert "--volume /here:/there:ro" in text
     assert text.endswith("--entrypoint /bin/sh img -c x")
 

@@ -25,7 +25,7 @@ def in_shell(work: Callable[[KeptShell], Awaitable[None]]) -> None:
                 os.kill(int(match[1]), signal.SIGKILL)
 
     async def main() -> None:
-        shell = KeptShell(MAIN_COMMAND, {"FROM_US": "yes"}, interrupt)
+        shell = KeptShell(MAIN_COMMAND, interrupt)
         await shell.open(30)
         try:
             await work(shell)
@@ -38,8 +38,8 @@ def in_shell(work: Callable[[KeptShell], Awaitable[None]]) -> None:
 def test_folder_variables_and_functions_stay() -> None:
     async def work(shell: KeptShell) -> None:
         await shell.run("cd /tmp; x=5; f() { echo f$1; }", 30)
-        result = await shell.run("pwd; echo $x $FROM_US; f 2", 30)
-        assert result == CommandResult(0, b"/tmp\n5 yes\nf2\n")
+        result = await shell.run("pwd; echo $x; f 2", 30)
+        assert result == CommandResult(0, b"/tmp\n5\nf2\n")
 
     in_shell(work)
 
@@ -109,7 +109,7 @@ def test_a_process_that_cannot_start_is_explained(stream: int) -> None:
         async def interrupt(script: str) -> None:
             raise AssertionError(script)
 
-        shell = KeptShell(["/bin/sh", "-c", f"exec <&-; echo Error: no such image >&{stream}; exit 125"], {}, interrupt)
+        shell = KeptShell(["/bin/sh", "-c", f"exec <&-; echo Error: no such image >&{stream}; exit 125"], interrupt)
         with pytest.raises(ContainerError, match="did not start: Error: no such image"):
             await shell.open(30)
 
@@ -181,7 +181,7 @@ def test_a_client_that_is_killed_on_this_machine_is_told_from_a_shell_that_is_ki
             raise AssertionError(script)
 
         # Like the command of a runtime, it ends with the exit code of the process inside.
-        client = KeptShell(("/bin/sh", "-c", '/bin/sh -c "$0"; exit $?', MAIN_COMMAND[-1]), {}, interrupt)
+        client = KeptShell(("/bin/sh", "-c", '/bin/sh -c "$0"; exit $?', MAIN_COMMAND[-1]), interrupt)
         await client.open(30)
         with pytest.raises(ContainerError) as caught:
             await client.run("kill -9 $PPID $$", 30)

@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.containers.archives import MAX_LEVELS, is_machine_error, is_too_deep, open_archive
     from rollbook.containers.container import (
+        ENV_VALUE,
         IMAGE_NAME,
         LEAST_CPUS,
         LEAST_MEMORY_MB,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         VARIABLE_NAME,
         Container,
         Mount,
+        is_env_value,
         is_path_inside,
         is_text,
     )
@@ -40,6 +42,7 @@ else:
     __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
+    "ENV_VALUE",
     "IMAGE_NAME",
     "LEAST_CPUS",
     "LEAST_MEMORY_MB",
@@ -63,6 +66,7 @@ __all__ = [
     "forward_into",
     "forward_out",
     "hash_folder",
+    "is_env_value",
     "is_machine_error",
     "is_path_inside",
     "is_text",

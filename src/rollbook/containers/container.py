@@ -40,6 +40,9 @@ RANGES: Mapping[str, tuple[type, float, float]] = {
 
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+MAX_ENV_BYTES = 60_000
+ENV_VALUE = f"one line of text without NUL, below {MAX_ENV_BYTES:,} bytes"
+"""podman and docker read a file of variables by lines of at most 64 KiB."""
 USER_NAME = re.compile(r"(?:\w[\w.-]*\$?(?::\w[\w.-]*)?)?")
 
 
@@ -125,8 +128,8 @@ def _check_env(env: object) -> Iterator[str]:
     for name, value in env.items():
         if not isinstance(name, str) or not VARIABLE_NAME.fullmatch(name):
             yield f"env: {name!r} is not the name of a variable"
-        elif not isinstance(value, str) or not is_text(value):
-            yield f"env: the value of {name} must be a text without NUL"  # which is not shown: it may be secret
+        elif not isinstance(value, str) or not is_env_value(value):
+            yield f"env: the value of {name} must be {ENV_VALUE}"  # it is not shown: it may be secret
 
 
 def _check_mounts(mounts: object) -> Iterator[str]:
@@ -145,6 +148,15 @@ def is_text(text: str) -> bool:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
         return False
+
+
+def is_env_value(text: str) -> bool:
+    """Whether podman and docker can read the value of a variable from a file: they read it by lines.
+
+    >>> is_env_value("a b=c"), is_env_value("a\\rb"), is_env_value("x" * MAX_ENV_BYTES)
+    (True, False, False)
+    """
+    return is_text(text) and not {"\n", "\r"} & set(text) and len(os.fsencode(text)) < MAX_ENV_BYTES
 
 
 def is_path_inside(path: str) -> bool:

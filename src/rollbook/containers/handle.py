@@ -34,7 +34,7 @@ from rollbook.containers.control_groups import (
 from rollbook.containers.deleted_files import count_deleted_bytes
 from rollbook.containers.layers import is_replaced_folder, measure_folders, read_unlinked, remove_conflict
 from rollbook.containers.owners import OWNER_LABEL, Owner
-from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
+from rollbook.containers.runtime import LabelledObject, Runtime, open_env_file, summarize_error, temporary_root
 from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
 from rollbook.errors import ContainerError, ImageError
 
@@ -121,7 +121,8 @@ class ContainerHandle:
         self._has_entrypoint = bool(words)
         shell, option, script, *more = [*LAUNCH_COMMAND, *words] if words else MAIN_COMMAND
         command = [shell, option, await self._make_volumes() + script, *more]
-        await self._open_main(self._runtime.run_command(self.name, self.container, labels, command))
+        with open_env_file(self.container.env) as env_file:
+            await self._open_main(self._runtime.run_command(self.name, self.container, labels, command, env_file))
 
     async def _make_volumes(self) -> str:
         """Return a script that makes the folders of volumes that the image only names, before anything else runs."""
@@ -131,7 +132,7 @@ class ContainerHandle:
         return f"mkdir -p {' '.join(map(quote, volumes))} 2>/dev/null\n" if volumes else ""
 
     async def _open_main(self, command: Sequence[str], *, entrypoint: bool = True) -> None:
-        main = KeptShell(command, self.container.env, self._interrupt)
+        main = KeptShell(command, self._interrupt)
         choice = ("entrypoint\n" if entrypoint else "shell\n") if self._has_entrypoint else ""
         await main.open(self.container.start_timeout_s, choice)
         self._main, self._started = main, time.monotonic()
@@ -329,7 +330,7 @@ class ContainerHandle:
 
     def exec_command(self, command: Sequence[str], *, user: str = "") -> list[str]:
         """Return the command of this machine that runs a program inside, connected to its own pipes."""
-        return self._runtime.exec_command(self.name, user, self.container.workdir, [], command)
+        return self._runtime.exec_command(self.name, user, self.container.workdir, command)
 
     async def remember_user(self, name: str) -> bool:
         """Find out the ids of a user now, by which commands run later if code inside has removed the user by then.
@@ -361,11 +362,10 @@ class ContainerHandle:
             return await self._open_shell(self._user_ids[user], workdir, env or {}, allowed)
 
     async def _open_shell(self, user: str, workdir: str, env: Mapping[str, str], timeout_s: float) -> KeptShell:
-        values = {**self.container.env, **env}
         place = workdir or self.container.workdir
-        command = self._runtime.exec_command(self.name, user, place, list(values), MAIN_COMMAND)
-        shell = KeptShell(command, values, self._interrupt)
-        with self._no_stuck_start():
+        with open_env_file({**self.container.env, **env}) as env_file, self._no_stuck_start():
+            command = self._runtime.exec_command(self.name, user, place, MAIN_COMMAND, env_file)
+            shell = KeptShell(command, self._interrupt)
             await shell.open(timeout_s)
         return shell
 

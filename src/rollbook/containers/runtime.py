@@ -10,15 +10,15 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
 import msgspec
 
-from rollbook.containers.container import Container, limit_arguments
+from rollbook.containers.container import ENV_VALUE, Container, is_env_value, limit_arguments
 from rollbook.containers.removal import empty_deep_folder, kill_first_process
 from rollbook.core import JSON
 from rollbook.errors import ContainerError, ImageError, UsageError
@@ -124,7 +124,9 @@ class Runtime(Protocol):
     ignores_volumes: bool
     """Whether volumes of an image are ordinary folders of a container, which has to be made if the image lacks it."""
 
-    def run_command(self, name: str, container: Container, labels: Mapping[str, str], main: Sequence[str]) -> list[str]:
+    def run_command(
+        self, name: str, container: Container, labels: Mapping[str, str], main: Sequence[str], env_file: str = ""
+    ) -> list[str]:
         """Return the command that starts a container with `main` and stays connected to its pipes."""
         ...
 
@@ -132,7 +134,7 @@ class Runtime(Protocol):
         """Return the command that starts a container again and stays connected to its pipes."""
         ...
 
-    def exec_command(self, name: str, user: str, workdir: str, env: Sequence[str], command: Sequence[str]) -> list[str]:
+    def exec_command(self, name: str, user: str, workdir: str, command: Sequence[str], env_file: str = "") -> list[str]:
         """Return the command that runs one more process inside, connected to our pipes."""
         ...
 
@@ -222,6 +224,21 @@ def client_variables() -> list[str]:
     return [name for name in os.environ if name.startswith(("DOCKER_", "CONTAINER", "XDG_"))]
 
 
+@contextmanager
+def open_env_file(variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield the path of a file with variables for processes inside, which the runtime reads; empty if there are none.
+
+    The variables are not in the environment of the runtime's own process: there PATH, LD_PRELOAD or DOCKER_HOST of a
+    task would decide what runs on this machine. They are not in its command line either, nor on a disk.
+    """
+    if wrong := [name for name, value in variables.items() if not is_env_value(value)]:
+        raise ValueError(f"the value of {wrong[0]} must be {ENV_VALUE}")
+    with os.fdopen(os.memfd_create("variables"), "wb") as file:
+        file.write(b"".join(os.fsencode(f"{name}={value}\n") for name, value in variables.items()))
+        file.flush()
+        yield f"/proc/{os.getpid()}/fd/{file.fileno()}" if variables else ""
+
+
 def temporary_root() -> str:
     """Return the folder for temporary files that may be large, as podman chooses it."""
     return os.environ.get("TMPDIR", "/var/tmp")
@@ -256,14 +273,15 @@ class CommandLine:
     storage_format = ""
     ignores_volumes = False
 
-    def run_command(self, name: str, container: Container, labels: Mapping[str, str], main: Sequence[str]) -> list[str]:
+    def run_command(
+        self, name: str, container: Container, labels: Mapping[str, str], main: Sequence[str], env_file: str = ""
+    ) -> list[str]:
         """Return the command that starts a container with `main` and stays connected to its pipes."""
         command = [self.name, "run", "--interactive", "--name", name, "--pull", "never", *limit_arguments(container)]
         command += [*self.host_options, "--network", "none"] if container.network == "none" else [*self.host_options]
         for key, value in labels.items():
             command += ["--label", f"{key}={value}"]
-        for variable in container.env:
-            command += ["--env", variable]
+        command += ["--env-file", env_file] if env_file else []
         for mount in container.mounts:
             command += ["--volume", f"{mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'}"]
         command += ["--workdir", container.workdir] if container.workdir else []
@@ -275,9 +293,9 @@ class CommandLine:
         """Return the command that starts a container again and stays connected to its pipes."""
         return [self.name, "start", "--attach", "--interactive", name]
 
-    def exec_command(self, name: str, user: str, workdir: str, env: Sequence[str], command: Sequence[str]) -> list[str]:
+    def exec_command(self, name: str, user: str, workdir: str, command: Sequence[str], env_file: str = "") -> list[str]:
         """Return the command that runs one more process inside, connected to our pipes."""
-        options = [part for variable in env for part in ("--env", variable)]
+        options = ["--env-file", env_file] if env_file else []
         options += ["--user", user] if user else []
         options += ["--workdir", workdir] if workdir else []
         return [self.name, "exec", "--interactive", *options, name, *command]
@@ -464,10 +482,12 @@ class Podman(CommandLine):
             *(["--uidmap", mapping, "--gidmap", mapping] if os.geteuid() == 0 else []),
         ]
 
-    def run_command(self, name: str, container: Container, labels: Mapping[str, str], main: Sequence[str]) -> list[str]:
+    def run_command(
+        self, name: str, container: Container, labels: Mapping[str, str], main: Sequence[str], env_file: str = ""
+    ) -> list[str]:
         """Return the command that starts a container; its labels are known to the low-level runtime too."""
         annotations = [word for key, value in labels.items() for word in ("--annotation", f"{key}={value}")]
-        command = super().run_command(name, container, labels, main)
+        command = super().run_command(name, container, labels, main, env_file)
         return [*command[:2], *annotations, *command[2:]]
 
     async def require_limits(self) -> None:

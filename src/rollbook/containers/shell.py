@@ -12,7 +12,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -188,10 +188,8 @@ class KeptShell:
     `interrupt` runs a script inside by another way: it kills a command that is late.
     """
 
-    def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], interrupt: Callable[[str], Awaitable[None]]
-    ) -> None:
-        self._command, self._env, self._interrupt = list(command), dict(env), interrupt
+    def __init__(self, command: Sequence[str], interrupt: Callable[[str], Awaitable[None]]) -> None:
+        self._command, self._interrupt = list(command), interrupt
         self._end_word = new_word()
         self._process: asyncio.subprocess.Process | None = None
         self._errors, self._first_output = bytearray(), bytearray()
@@ -211,7 +209,6 @@ class KeptShell:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **self._env},
             cwd=work_folder(),
             start_new_session=True,  # Ctrl-C in a terminal is for us; we decide when a container ends
         )

@@ -42,6 +42,26 @@ def test_commands_run_in_a_container_with_limits_and_without_network(with_host: 
     with_host(work)
 
 
+def test_variables_are_for_the_processes_inside_and_not_for_the_runtime(with_host: WithHost, tmp_path: Path) -> None:
+    for name in ("podman", "docker", "runc", "conmon"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >> {tmp_path}/ran\n")
+        (tmp_path / name).chmod(0o755)
+    engine = {"DOCKER_HOST": "tcp://127.0.0.1:1", "CONTAINER_HOST": "tcp://127.0.0.1:1", "TMPDIR": "/nowhere"}
+    inside = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LD_PRELOAD": "", "A": " '$x\\ =#é", **engine}
+
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(Container(image=IMAGE, env=inside))
+        for env in ({}, {"HOME": "/nowhere"}):  # of the main process, and of another one
+            shown = await handle.run("env", env=env)
+            assert {f"{name}={value}" for name, value in {**inside, **env}.items()} <= set(shown.text.splitlines())
+        assert (await handle.run('echo "$A"', env={"A": "x\ny"})).text == "x\ny\n"
+        with pytest.raises(ValueError, match="the value of A must be one line of text"):
+            await handle.open_shell(env={"A": "x\ny"})
+        assert not (tmp_path / "ran").exists()
+
+    with_host(work)
+
+
 def test_files_of_any_size_are_written(with_host: WithHost) -> None:
     """Python fills an archive up with zeros, which podman does not read to their end."""
 

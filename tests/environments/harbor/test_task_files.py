@@ -104,6 +104,7 @@ def test_the_task_folders_of_our_tests_are_honoured(folder: Path) -> None:
         (QUIET + '[[steps]]\nname = "a"\nverifier.env = { "A-B" = "1" }', "[steps a: verifier.env] 'A-B'"),
         (QUIET + '[verifier.env]\nA = "a\\u0000b"', "[verifier.env] A: the value has a NUL"),
         (QUIET + '[environment.env]\nA = "a\\u0000b"', "[environment.env] A: the value has a NUL"),
+        (QUIET + '[environment.env]\nA = "a\\nb"', "[environment.env] A: the value must be one line of text"),
         (QUIET + 'workdir = "/a\\u0000b"', r"[environment] workdir = '/a\x00b'"),
         (QUIET + 'workdir = "/a\\nb"', r"[environment] workdir = '/a\nb'"),
         (QUIET + 'healthcheck = { command = "a\\u0000b" }', "[environment] healthcheck command: it has a NUL"),

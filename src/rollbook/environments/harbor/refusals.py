@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from rollbook.containers import (
+    ENV_VALUE,
     IMAGE_NAME,
     LEAST_CPUS,
     LEAST_MEMORY_MB,
@@ -18,6 +19,7 @@ from rollbook.containers import (
     MOST_MB,
     USER_NAME,
     VARIABLE_NAME,
+    is_env_value,
     is_path_inside,
     is_text,
 )
@@ -40,6 +42,7 @@ from rollbook.environments.harbor.task_files import (
     is_safe_path,
     parse_size_mb,
     read_first_line,
+    resolve_variables,
     user_name,
 )
 
@@ -66,17 +69,20 @@ def find_refusals(task: HarborTask, *, allow_network: bool) -> list[str]:
     if len({step.name for step in task.steps}) < len(task.steps):
         found.append("[[steps]]: two have the same name")
     for table, variables in _variables(config):
-        names = VARIABLE_NAME if table.endswith("environment.env") else _SHELL_VARIABLE
-        found += [f"[{table}] {line}" for line in _check_variables(variables, names)]
+        is_container = table.endswith("environment.env")  # a shell exports the others
+        found += [f"[{table}] {line}" for line in _check_variables(variables, is_container=is_container)]
     return found
 
 
-def _check_variables(variables: Mapping[str, str], names: re.Pattern[str]) -> Iterator[str]:
-    for name, value in variables.items():
+def _check_variables(variables: Mapping[str, str], *, is_container: bool) -> Iterator[str]:
+    names = VARIABLE_NAME if is_container else _SHELL_VARIABLE
+    for name, value in resolve_variables(variables).items():
         if not names.fullmatch(name):
             yield f"{name!r}: this is not the name of a variable"
         if not is_text(value):
             yield f"{name}: the value has a NUL character"
+        elif is_container and not is_env_value(value):
+            yield f"{name}: the value must be {ENV_VALUE}"
     yield from (f"{name}: the variable {missing} is not set" for name, missing in _missing(variables))
 
 
