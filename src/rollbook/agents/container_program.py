@@ -38,6 +38,12 @@ COPIED = "@"
 
 FOLDER = "/.rollbook-agent"
 TASK_FILE, ANSWER_FILE = "/logs/agent/task.json", "/logs/agent/answer.txt"
+_CLEAR = f"""for place in /logs /logs/agent; do
+  if [ -h $place ] || [ ! -d $place ]; then rm -rf $place && mkdir $place && chmod 777 $place; fi || exit
+done
+rm -rf {FOLDER} {TASK_FILE} {ANSWER_FILE}"""
+"""Removes what the program left of an earlier step in the places of our files."""
+
 KILLED = 128 + signal.SIGKILL
 """The exit code that a shell reports of a program that was killed."""
 
@@ -69,18 +75,35 @@ class ContainerProgram:
         container = environment.container
         assert container is not None
         gateway = self._gateway or load_gateway()
-        command = await self._copy_files(container)
         async with gateway.open(rollout, ask) as endpoint:
             address = urlsplit(endpoint.url)
             assert address.hostname
             assert address.port
             reply: Message | None = Message("user", rollout.task.prompt)
+            is_first = True
             while reply is not None:
+                command = await self._prepare(rollout, container, reply.text, is_first=is_first)
+                is_first = False
                 # After the tests of a step the container has been started anew, with another namespace.
                 async with forward_into(container, address.hostname, address.port) as port:
                     url = f"http://127.0.0.1:{port}{address.path}"
-                    await self._run(rollout, environment, endpoint, command, url, reply.text)
+                    await self._run(rollout, environment, endpoint, command, url)
                 reply = await environment.reply(rollout)
+
+    async def _prepare(self, rollout: Rollout, container: ContainerHandle, prompt: str, *, is_first: bool) -> str:
+        """Put our files into the container; return the command.
+
+        If the program broke the container so far in an earlier step that this fails, the tests judge what is there.
+        """
+        try:
+            if not is_first and (result := await container.run(_CLEAR, user="0")).exit_code:
+                raise ContainerError(f"what an earlier step left cannot be removed: {result.text[-TAIL_CHARS:]}")
+            await container.write(TASK_FILE, _describe_task(rollout, prompt), user="0")
+            return await self._copy_files(container)
+        except ContainerError as error:
+            if is_first or isinstance(error, ClientKilled) or not await container.is_running():
+                raise
+            raise LimitReached(await container.find_limit() or "broken_files") from None
 
     async def _copy_files(self, container: ContainerHandle) -> str:
         words = []
@@ -100,14 +123,9 @@ class ContainerProgram:
         endpoint: GatewayEndpoint,
         command: str,
         url: str,
-        prompt: str,
     ) -> None:
         container = session.container
         assert container is not None
-        task = {"id": rollout.task.id, "sample": rollout.sample, "prompt": prompt}
-        if SERVERS_FIELD in rollout.task.fields:
-            task[SERVERS_FIELD] = rollout.task.fields[SERVERS_FIELD]
-        await container.write(TASK_FILE, encode_pretty({**task, "messages": rollout.task.messages}), user="0")
         variables = {**make_gateway_variables(url), TASK_VARIABLE: TASK_FILE, ANSWER_VARIABLE: ANSWER_FILE}
         result = await self._wait(session, endpoint, command, variables)
         try:
@@ -141,6 +159,14 @@ class ContainerProgram:
             for task in (running, broken):
                 task.cancel()
             await asyncio.gather(running, broken, return_exceptions=True)
+
+
+def _describe_task(rollout: Rollout, prompt: str) -> bytes:
+    """Return the content of the task file."""
+    task = {"id": rollout.task.id, "sample": rollout.sample, "prompt": prompt}
+    if SERVERS_FIELD in rollout.task.fields:
+        task[SERVERS_FIELD] = rollout.task.fields[SERVERS_FIELD]
+    return encode_pretty({**task, "messages": rollout.task.messages})
 
 
 async def _was_killed(result: CommandResult, container: ContainerHandle) -> bool:

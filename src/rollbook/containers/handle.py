@@ -60,6 +60,10 @@ COPY_FAULTS = (
 )  # fmt: skip
 """What a runtime reports if this machine or its engine fails; files that code inside made cause other errors."""
 
+INIT_PROGRAMS = frozenset({"tini", "tini-static", "dumb-init", "catatonit", "docker-init"})
+INIT_OPTIONS = frozenset({"-e", "-p", "-r", "--rewrite"})
+"""Options of these programs that a value follows."""
+
 MAX_FILE_BYTES = 64 << 20
 MAX_DOWNLOAD_BYTES = 256 << 20
 
@@ -123,6 +127,19 @@ class ContainerHandle:
         command = [shell, option, await self._make_volumes() + script, *more]
         with open_env_file(self.container.env) as env_file:
             await self._open_main(self._runtime.run_command(self.name, self.container, labels, command, env_file))
+        if words:
+            await self._require_first_process()
+
+    async def _require_first_process(self) -> None:
+        """Raise an ImageError if the entrypoint runs commands as its child.
+
+        Our shell is such a command. Code inside cannot kill the first process of a container, but it can kill any other
+        one, and if that is ours the container ends: an agent could avoid its score.
+        """
+        assert self._main
+        parent = (await self._main.run("echo $PPID", COMMAND_S)).text.strip()
+        if parent != "1":
+            raise ImageError('the entrypoint of the image runs commands as its child: end it with `exec "$@"`')
 
     async def _make_volumes(self) -> str:
         """Return a script that makes the folders of volumes that the image only names, before anything else runs."""
@@ -418,11 +435,18 @@ class ContainerHandle:
         await self.put_archive(str(target.parent), archive.getvalue())
 
     async def upload(self, source: Path, target: str) -> None:
-        """Copy a file or a folder of this machine to a path inside; what a folder holds goes into the target."""
+        """Copy a file or a folder of this machine to a path inside; what a folder holds goes into the target.
+
+        A folder takes the place of a file, and a file that of a folder.
+        """
+        is_file = source.is_file()
+        folder = str(PurePosixPath(target).parent) if is_file else target
+        make = f"mkdir -p {quote(folder)}"
+        if not is_file:
+            make = f"if [ ! -d {quote(folder)} ]; then rm -rf {quote(folder)}; fi; {make}"
         with tempfile.TemporaryFile() as file:
             await asyncio.to_thread(_pack, source, PurePosixPath(target).name, file)
-            folder = str(PurePosixPath(target).parent) if source.is_file() else target
-            result = await self.run(f"mkdir -p {quote(folder)}", user="0")
+            result = await self.run(make, user="0")
             if result.exit_code:
                 raise ContainerError(f"{folder} cannot be made: {result.text.strip()}")
             await self.put_archive(folder, file)
@@ -565,10 +589,10 @@ class ContainerHandle:
         return set()
 
     async def image_entrypoint(self) -> list[str]:
-        """Return the entrypoint of the image, if the container runs it."""
+        """Return the entrypoint of the image, if the container runs it, without an init program."""
         if not self.container.entrypoint:
             return []
-        return await self._inspect_image("Entrypoint")
+        return drop_init(await self._inspect_image("Entrypoint"))
 
     async def environment(self) -> list[tuple[str, str]]:
         """Return the variables of the container: those of the image, then those of the task."""
@@ -660,6 +684,26 @@ class ContainerHandle:
         await self._lift_cpu_quota()
         await self._close_shells()
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
+
+
+def drop_init(words: Sequence[str]) -> list[str]:
+    """Return an entrypoint without an init program, which only waits for its child; our shell waits for all processes.
+
+    >>> drop_init(["/usr/bin/tini", "-g", "-e", "143", "--", "/start.sh", "-v"])
+    ['/start.sh', '-v']
+    >>> drop_init(["dumb-init", "python3", "--", "x"]), drop_init(["/start.sh", "tini"])
+    (['python3', '--', 'x'], ['/start.sh', 'tini'])
+    """
+    left = list(words)
+    if not left or PurePosixPath(left.pop(0)).name not in INIT_PROGRAMS:
+        return list(words)
+    while left and left[0].startswith("-"):
+        option = left.pop(0)
+        if option == "--":
+            break
+        if option in INIT_OPTIONS and left:
+            left.pop(0)
+    return left
 
 
 def _parse_listening(table: str) -> Iterator[int]:

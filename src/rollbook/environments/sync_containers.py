@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 COMMAND_S = 60.0
 ERRORS: Mapping[str, type[Exception]] = {
-    each.__name__: each for each in (ContainerError, ImageError, FileNotFoundError, OSError, ValueError)
+    each.__name__: each
+    for each in (ContainerError, ImageError, FileNotFoundError, OSError, ValueError, TypeError, RuntimeError)
 }
 
 
@@ -88,6 +89,8 @@ async def answer_request(container: ContainerHandle | None, request: ContainerRe
     except tuple(ERRORS.values()) as error:
         name = next(each for each in type(error).__mro__ if each.__name__ in ERRORS).__name__
         return ContainerAnswer(name, str(error))
+    except Exception as error:  # noqa: BLE001 - the process that asked waits for an answer, whatever went wrong
+        return ContainerAnswer(RuntimeError.__name__, f"{type(error).__name__}: {error}")
 
 
 async def _execute(container: ContainerHandle, method: str, arguments: dict[str, JSON], data: bytes) -> ContainerAnswer:

@@ -30,6 +30,10 @@ class Plain(Environment):
             os._exit(9)
         if self._fault == "hang":
             time.sleep(1000)
+        if self._fault == "type":
+            container.run("true", timeout_s="x")  # type: ignore[arg-type]
+        if self._fault == "method":
+            container.run(5)  # type: ignore[arg-type]
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "a.bin").write_bytes(b"\x00\xff")
             container.upload(Path(folder), "/data")

@@ -102,6 +102,8 @@ def test_plain_rollouts_with_containers_run_at_the_same_time(tmp_path: Path) -> 
     [
         ("exit", "environment_error", "exited with status 9 during open"),
         ("hang", "environment_error", "open took longer than 20 s"),
+        ("type", "environment_error", "TypeError: "),
+        ("method", "environment_error", "TypeError: "),
     ],
 )
 def test_plain_methods_that_fail_leave_nothing(tmp_path: Path, fault: str, kind: str, says: str) -> None:

@@ -409,6 +409,89 @@ def test_what_a_program_does_to_its_container_is_scored(
     assert list_left() == []
 
 
+@pytest.mark.parametrize(
+    ("attack", "mode", "ended"),
+    [
+        ("rm -rf /logs/agent; touch /logs/agent", "shared", ""),
+        ("rm -rf /logs/agent; ln -s /proc /logs/agent", "shared", ""),
+        ("rm -rf /logs; ln -s /nowhere /logs", "shared", ""),
+        ("rm /logs/agent/task.json; mkfifo /logs/agent/task.json", "shared", ""),
+        ("rm -rf /.rollbook-agent; ln -s /etc /.rollbook-agent", "shared", ""),
+        ("cp /bin/false /usr/bin/rm", "separate", "broken_files"),
+    ],
+)
+def test_what_a_program_does_in_one_step_does_not_avoid_the_score_of_the_next(
+    tmp_path: Path, attack: str, mode: str, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = tmp_path / "task"
+    subprocess.run(["cp", "-r", TASKS / "two-steps", task], check=True)
+    if mode == "separate":
+        tests = 'environment_mode = "separate"\n'
+        config = (
+            (task / "task.toml")
+            .read_text()
+            .replace("min_reward = 1.0\n", f'artifacts = ["/app/one.txt"]\n[steps.verifier]\n{tests}', 1)
+        )
+        (task / "task.toml").write_text(config)
+    answer = f"if [ -e one.txt ]; then echo two > two.txt; exit 0; fi; echo one > one.txt; {attack}; exit 0"
+    script = tmp_path / "script.jsonl"
+    script.write_text(json.dumps({"answer": answer, "prompt_ids": [1], "ids": [2, 3], "logprobs": [0.0, 0.0]}))
+    monkeypatch.chdir(Path(__file__).parent)
+    rollbook.run(f"harbor:{task}", agent="program:bash agent.sh", model=f"scripted:{script}", out=str(tmp_path / "run"))
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    assert rollout.score
+    assert (rollout.score.reward, rollout.ended or "", rollout.attempt) == (0.5 if ended else 1.0, ended, 1)
+    assert list_left() == []
+
+
+def test_logs_of_tests_that_are_too_large_are_left_out_but_not_the_reward(tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    subprocess.run(["cp", "-r", TASKS / "write-word", task], check=True)
+    with (task / "tests" / "test.sh").open("a") as file:
+        file.write("\nhead -c 70M /dev/zero > /logs/verifier/big.log\n")
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+    (note,) = rollout.outcome["steps"][0]["tests"]["notes"]
+    assert note.startswith("the logs of the tests are not kept: /logs/verifier is larger than")
+    kept = [path.name for path in (tmp_path / "run" / "artifacts").rglob("*") if path.is_file()]
+    assert "big.log" not in kept
+
+
+def test_a_folder_in_place_of_a_file_takes_its_place_in_the_container_of_separate_tests(tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    subprocess.run(["cp", "-r", TASKS / "separate-image", task], check=True)
+    config = (task / "task.toml").read_text()
+    (task / "task.toml").write_text(config.replace("/app/answer.txt", "/etc/issue"))
+    (task / "solution" / "solve.sh").write_text("#!/bin/bash\nrm -f /etc/issue; mkdir -p /etc/issue/x\n")
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    assert rollout.score
+    assert rollout.score.reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "reward"),
+    [
+        ('"/usr/bin/tini", "-g", "--"', 1.0),
+        ('"/usr/bin/tini", "--", "bash", "-c", "exec \\"$@\\"", "bash"', 1.0),
+        ('"bash", "-c", "\\"$@\\"; exit 3", "bash"', None),
+    ],
+)
+def test_an_entrypoint_that_runs_commands_as_its_child_is_an_image_error(
+    tmp_path: Path, entrypoint: str, reward: float | None
+) -> None:
+    task = tmp_path / "task"
+    subprocess.run(["cp", "-r", TASKS / "write-word", task], check=True)
+    with (task / "environment" / "Dockerfile").open("a") as file:
+        file.write(f"\nENTRYPOINT [{entrypoint}]\n")
+    found = play(tmp_path / "run", task, "oracle")
+    assert rewards(found) == ({"task": reward} if reward else {})
+    failures = [failure for _, _, failure in rollbook.load(tmp_path / "run").failures()]
+    expected = [] if reward else [("image_error", True)]
+    assert [(each.kind, "runs commands as its child" in each.message) for each in failures] == expected
+    assert list_left() == []
+
+
 def test_a_program_cannot_read_a_file_of_root_by_a_link_in_place_of_its_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

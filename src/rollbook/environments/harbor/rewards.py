@@ -12,6 +12,7 @@ from pathlib import Path
 from rollbook.errors import RolloutFailed
 
 MAX_BYTES = 1 << 20
+REWARD_FILES = ("reward.json", "reward.txt")
 REWARD = "reward"
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 """Python would also read 1_0, digits of other scripts and `infinity`."""
@@ -22,7 +23,7 @@ def read_rewards(folder: Path) -> dict[str, float]:
 
     If both files exist they must agree on `reward`: code under test that writes one of them cannot overrule the other.
     """
-    texts = {name: _read_file(folder / name) for name in ("reward.json", "reward.txt")}
+    texts = {name: _read_file(folder / name) for name in REWARD_FILES}
     rewards = [parse_json(texts["reward.json"])] if texts["reward.json"] is not None else []
     rewards += [parse_text(texts["reward.txt"])] if texts["reward.txt"] is not None else []
     if not rewards:

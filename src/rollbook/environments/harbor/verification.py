@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,7 @@ from rollbook.containers import (
 )
 from rollbook.core import FAILURE_KINDS, START_ANEW
 from rollbook.environments.harbor.healthchecks import wait_for_services, wait_until_healthy
-from rollbook.environments.harbor.rewards import read_rewards
+from rollbook.environments.harbor.rewards import REWARD_FILES, read_rewards
 from rollbook.environments.harbor.task_files import (
     Healthcheck,
     TaskStep,
@@ -45,7 +46,7 @@ from rollbook.errors import ContainerError, RolloutFailed
 
 TESTS, LOGS, VERIFIER_LOGS = "/tests", "/logs", "/logs/verifier"
 SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")
-MAX_LOG_BYTES = 32 << 20
+MAX_LOG_BYTES = 64 << 20
 OUTPUT_CHARS = 4000
 SETUP_S = 120.0
 ENTRYPOINT_STARTS = 2
@@ -95,7 +96,8 @@ async def run_shared_tests(
         await wait_for_services(handle, checks, ports, user_name(step.agent.user))
     await _place_tests(handle, staged)
     result = await _run_script(handle, step.verifier, {**await _list_clean_searches(handle), **env}, kept)
-    result.restored, result.notes = restored, notes
+    result.restored = restored
+    result.notes += notes
     if result.failure and FAILURE_KINDS[result.failure].attempts == 1:
         result.message += f"; tests that share the agent's container cannot run again: fix them, then {START_ANEW}"
     return result
@@ -227,7 +229,7 @@ async def _collect(handle: ContainerHandle, result: TestsResult, kept: Path | No
     with tempfile.TemporaryDirectory(prefix="rollbook-verifier-") as name:
         folder = Path(name)
         try:
-            await handle.download(VERIFIER_LOGS, folder, max_bytes=MAX_LOG_BYTES)
+            result.notes += await _download_logs(handle, folder)
             if not result.failure:
                 result.rewards = read_rewards(folder / "verifier")
         except (OSError, ValueError, tarfile.TarError) as error:
@@ -238,6 +240,19 @@ async def _collect(handle: ContainerHandle, result: TestsResult, kept: Path | No
             result.failure, result.message = error.kind, _explain(error.message, result)
         if kept is not None and (folder / "verifier").is_dir():
             await asyncio.to_thread(_keep_logs, folder / "verifier", kept, result.output)
+
+
+async def _download_logs(handle: ContainerHandle, folder: Path) -> list[str]:
+    """Copy what the tests wrote; only the rewards, with a note, where that is too much to keep."""
+    try:
+        await handle.download(VERIFIER_LOGS, folder, max_bytes=MAX_LOG_BYTES)
+    except ValueError as error:
+        await asyncio.to_thread(shutil.rmtree, folder / "verifier", ignore_errors=True)
+        for name in REWARD_FILES:
+            with suppress(FileNotFoundError):
+                await handle.download(f"{VERIFIER_LOGS}/{name}", folder / "verifier", max_bytes=MAX_LOG_BYTES)
+        return [f"the logs of the tests are not kept: {error}"]
+    return []
 
 
 def _explain(message: str, result: TestsResult) -> str:
