@@ -191,5 +191,22 @@ def test_a_client_that_is_killed_on_this_machine_is_told_from_a_shell_that_is_ki
     asyncio.run(kill_inside())
 
 
+def test_a_shell_closes_at_once_when_nobody_has_read_what_its_processes_print() -> None:
+    async def main() -> None:
+        async def interrupt(script: str) -> None:
+            raise AssertionError(script)
+
+        # Like the command of a runtime, one process has our pipe and copies what comes from inside.
+        client = ("bash", "-c", 'exec cat < <(/bin/sh -c "$0")', MAIN_COMMAND[-1])
+        shell = KeptShell(client, {}, interrupt)
+        await shell.open(30)
+        await shell.run("yes &", 30)
+        await asyncio.sleep(0.5)  # more comes than asyncio keeps for a reader
+        async with asyncio.timeout(3):
+            await shell.close()
+
+    asyncio.run(main())
+
+
 def test_a_forged_end_with_thousands_of_digits_is_an_exit_code_of_1() -> None:
     assert MarkerScanner(("word",), BoundedOutput()).feed(b"\nword " + b"7" * 5000 + b"\n") == ("word", 1, b"")

@@ -34,7 +34,7 @@ from rollbook.containers.control_groups import (
 from rollbook.containers.deleted_files import count_deleted_bytes
 from rollbook.containers.layers import is_replaced_folder, measure_folders, read_unlinked, remove_conflict
 from rollbook.containers.owners import OWNER_LABEL, Owner
-from rollbook.containers.runtime import LabelledObject, Runtime, summarize_error, temporary_root
+from rollbook.containers.runtime import LabelledObject, Runtime, kill_client, summarize_error, temporary_root
 from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
 from rollbook.errors import ContainerError, ImageError
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 COMMAND_S = 60.0
 INTERRUPT_S = 30.0
 COPY_S = 300.0
-END_COPY_S = 10.0
 STORAGE_CHECK_S = 5.0
 KILL_TO_ERROR_S = 3.0
 """Between a kill because of memory and the end of the container, or the error of a command, that it caused."""
@@ -495,13 +494,11 @@ class ContainerHandle:
                 raise await self._explain_copy(source, code, errors)
         finally:
             if process.returncode is None:
-                process.kill()
                 await asyncio.shield(self._end_copy(process))
 
     async def _end_copy(self, process: asyncio.subprocess.Process) -> None:
-        """Wait for the end of a copy that was killed; a pipe that nobody reads to its end would stay open."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.communicate(), END_COPY_S)
+        """End a copy that is late or too large."""
+        await kill_client(process)
         await self._runtime.release_files(self.name)
 
     async def _explain_copy(self, source: str, code: int, errors: str) -> Exception:
