@@ -102,6 +102,8 @@ class ContainerHandle:
         self._has_entrypoint = False
         self._shells: dict[str, KeptShell] = {}
         self._retired: dict[KeptShell, asyncio.Task[None]] = {}
+        self._opened: set[KeptShell] = set()
+        """Every shell but the main one; whoever opened one may not have closed it."""
         self._started = 0.0
         self._user_ids: dict[str, str] = {}
         self._snapshots: list[LabelledObject] = []
@@ -364,6 +366,7 @@ class ContainerHandle:
         place = workdir or self.container.workdir
         command = self._runtime.exec_command(self.name, user, place, list(values), MAIN_COMMAND)
         shell = KeptShell(command, values, self._interrupt)
+        self._opened.add(shell)
         with self._no_stuck_start():
             await shell.open(timeout_s)
         return shell
@@ -656,6 +659,7 @@ class ContainerHandle:
             self._memory.close()
         await self._lift_cpu_quota()
         await self._close_shells()
+        await asyncio.gather(*(shell.close() for shell in self._opened))
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
 
 

@@ -222,7 +222,7 @@ def work_folder() -> Path:
 
 
 async def kill_client(process: asyncio.subprocess.Process) -> None:
-    """Kill a command of the runtime, and wait until it has ended, but not for ever.
+    """Kill a command of the runtime if it has not ended, and wait until it has, but not for ever.
 
     asyncio reports the end of a process only after the ends of its pipes, and it stops reading a pipe of which much is
     unread. So what is left in the pipes is read and dropped.

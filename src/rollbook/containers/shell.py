@@ -383,7 +383,6 @@ class KeptShell:
             # A runtime that is killed while it starts a container leaves half of it: let it come to its end.
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(process.wait())), START_GRACE_S)
-        if process.returncode is None:
-            await kill_client(process)
+        await kill_client(process)  # also one that has ended: uvloop cannot close while a pipe is unread
         if self._error_reader:
             self._error_reader.cancel()

@@ -331,14 +331,12 @@ def test_an_agent_whose_background_process_prints_without_end_is_scored(tmp_path
         call("bash", command="rm /no/such/file"),
         {"answer": "done"},
     ]
-    began = time.monotonic()
     with serve_turns(turns) as url:
         rollbook.run(f"harbor:{TASKS / 'write-word'}", model=url, out=str(tmp_path / "run"), allow_shortfall=True)
     (rollout,) = rollbook.load(tmp_path / "run").rollouts()
     assert rollout.score
     assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
     assert "[exit code 1]" in [message.text for message in rollout.messages if message.role == "tool"][-1]
-    assert time.monotonic() - began < 120  # its shell used to be waited for until the deadline of the tests
     assert list_left() == []
 
 
