@@ -32,7 +32,8 @@ from rollbook.containers.control_groups import (
     list_processes,
 )
 from rollbook.containers.deleted_files import count_deleted_bytes
-from rollbook.containers.layers import is_replaced_folder, measure_folders, read_unlinked, remove_conflict
+from rollbook.containers.disk_use import measure_folders
+from rollbook.containers.layers import is_replaced_folder, read_unlinked, remove_conflict
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import LabelledObject, Runtime, kill_client, summarize_error, temporary_root
 from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
@@ -160,12 +161,16 @@ class ContainerHandle:
 
     async def _count_written(self) -> int:
         """Return how much of the disk the container uses; a command of the runtime for that costs ten times more."""
-        with suppress(ContainerError, OSError, ValueError):
+        try:
             if self._written is None:
                 self._written = await self._find_written_folders()
             if self._written:
                 deleted = await asyncio.to_thread(count_deleted_bytes, self._groups)
                 return deleted + await measure_folders(self._written)
+        except TimeoutError:
+            return 0  # the runtime would need longer still
+        except (ContainerError, OSError, ValueError):
+            pass
         command = ("container", "inspect", "--size", "--format", "{{.SizeRw}}", self.name)
         with suppress(ContainerError, ValueError):
             return int((await self._runtime.call(*command)).stdout)
