@@ -257,14 +257,15 @@ class ContainerHandle:
 
     @contextmanager
     def _no_stuck_start(self) -> Iterator[None]:
-        """Kill a process that the runtime could not start inside in time: code inside may have stopped it half-way.
+        """Kill a process that the runtime could not start inside, in time or before its caller was cancelled.
 
-        As long as it lives, docker answers no question about the container, and does not end it.
+        Code inside may have stopped it half-way. As long as it lives, docker answers no question about the container,
+        and does not end it.
         """
         older = self._list_processes()
         try:
             yield
-        except ContainerError:
+        except (ContainerError, asyncio.CancelledError):
             kill_entered(self._groups, older)
             raise
 
