@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from rollbook.containers import KeptShell
 from rollbook.containers.shell import MAIN_COMMAND, BoundedOutput, CommandResult, MarkerScanner, quote
 from rollbook.errors import ClientKilled, ContainerError
+from rollbook.processes import run_event_loop
 
 
 def in_shell(work: Callable[[KeptShell], Awaitable[None]]) -> None:
@@ -189,6 +190,30 @@ def test_a_client_that_is_killed_on_this_machine_is_told_from_a_shell_that_is_ki
         await client.close()
 
     asyncio.run(kill_inside())
+
+
+@pytest.mark.parametrize("run_loop", [lambda make: asyncio.run(make()), run_event_loop])
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_shell_closes_at_once_when_nobody_has_read_what_its_processes_print(
+    run_loop: Callable[[Callable[[], Coroutine[None, None, None]]], None], ended: bool
+) -> None:
+    async def main() -> None:
+        async def interrupt(script: str) -> None:
+            raise AssertionError(script)
+
+        # Like the command of a runtime, one process has our pipe and copies what comes from inside.
+        client = ("bash", "-c", 'exec cat < <(/bin/sh -c "$0")', MAIN_COMMAND[-1])
+        shell = KeptShell(client, interrupt)
+        await shell.open(30)
+        await shell.run("yes &", 30)
+        await asyncio.sleep(0.5)  # more comes than the loop keeps for a reader
+        if ended:
+            os.kill(shell.pid, signal.SIGKILL)
+            await asyncio.sleep(0.2)
+        async with asyncio.timeout(3):
+            await shell.close()
+
+    run_loop(main)  # uvloop fails at its end if a pipe is open and unread
 
 
 def test_a_forged_end_with_thousands_of_digits_is_an_exit_code_of_1() -> None:

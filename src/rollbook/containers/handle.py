@@ -32,9 +32,17 @@ from rollbook.containers.control_groups import (
     list_processes,
 )
 from rollbook.containers.deleted_files import count_deleted_bytes
-from rollbook.containers.layers import is_replaced_folder, measure_folders, read_unlinked, remove_conflict
+from rollbook.containers.disk_use import measure_folders
+from rollbook.containers.layers import is_replaced_folder, read_unlinked, remove_conflict
 from rollbook.containers.owners import OWNER_LABEL, Owner
-from rollbook.containers.runtime import LabelledObject, Runtime, open_env_file, summarize_error, temporary_root
+from rollbook.containers.runtime import (
+    LabelledObject,
+    Runtime,
+    kill_client,
+    open_env_file,
+    summarize_error,
+    temporary_root,
+)
 from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
 from rollbook.errors import ContainerError, ImageError
 
@@ -44,7 +52,6 @@ if TYPE_CHECKING:
 COMMAND_S = 60.0
 INTERRUPT_S = 30.0
 COPY_S = 300.0
-END_COPY_S = 10.0
 STORAGE_CHECK_S = 5.0
 KILL_TO_ERROR_S = 3.0
 """Between a kill because of memory and the end of the container, or the error of a command, that it caused."""
@@ -107,6 +114,8 @@ class ContainerHandle:
         self._has_entrypoint = False
         self._shells: dict[str, KeptShell] = {}
         self._retired: dict[KeptShell, asyncio.Task[None]] = {}
+        self._opened: set[KeptShell] = set()
+        """Every shell but the main one; whoever opened one may not have closed it."""
         self._started = 0.0
         self._user_ids: dict[str, str] = {}
         self._snapshots: list[LabelledObject] = []
@@ -177,12 +186,16 @@ class ContainerHandle:
 
     async def _count_written(self) -> int:
         """Return how much of the disk the container uses; a command of the runtime for that costs ten times more."""
-        with suppress(ContainerError, OSError, ValueError):
+        try:
             if self._written is None:
                 self._written = await self._find_written_folders()
             if self._written:
                 deleted = await asyncio.to_thread(count_deleted_bytes, self._groups)
                 return deleted + await measure_folders(self._written)
+        except TimeoutError:
+            return 0  # the runtime would need longer still
+        except (ContainerError, OSError, ValueError):
+            pass
         command = ("container", "inspect", "--size", "--format", "{{.SizeRw}}", self.name)
         with suppress(ContainerError, ValueError):
             return int((await self._runtime.call(*command)).stdout)
@@ -269,14 +282,15 @@ class ContainerHandle:
 
     @contextmanager
     def _no_stuck_start(self) -> Iterator[None]:
-        """Kill a process that the runtime could not start inside in time: code inside may have stopped it half-way.
+        """Kill a process that the runtime could not start inside, in time or before its caller was cancelled.
 
-        As long as it lives, docker answers no question about the container, and does not end it.
+        Code inside may have stopped it half-way. As long as it lives, docker answers no question about the container,
+        and does not end it.
         """
         older = self._list_processes()
         try:
             yield
-        except ContainerError:
+        except (ContainerError, asyncio.CancelledError):
             kill_entered(self._groups, older)
             raise
 
@@ -383,6 +397,7 @@ class ContainerHandle:
         with open_env_file({**self.container.env, **env}) as env_file, self._no_stuck_start():
             command = self._runtime.exec_command(self.name, user, place, MAIN_COMMAND, env_file)
             shell = KeptShell(command, self._interrupt)
+            self._opened.add(shell)
             await shell.open(timeout_s)
         return shell
 
@@ -519,13 +534,11 @@ class ContainerHandle:
                 raise await self._explain_copy(source, code, errors)
         finally:
             if process.returncode is None:
-                process.kill()
                 await asyncio.shield(self._end_copy(process))
 
     async def _end_copy(self, process: asyncio.subprocess.Process) -> None:
-        """Wait for the end of a copy that was killed; a pipe that nobody reads to its end would stay open."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.communicate(), END_COPY_S)
+        """End a copy that is late or too large."""
+        await kill_client(process)
         await self._runtime.release_files(self.name)
 
     async def _explain_copy(self, source: str, code: int, errors: str) -> Exception:
@@ -683,6 +696,7 @@ class ContainerHandle:
             self._memory.close()
         await self._lift_cpu_quota()
         await self._close_shells()
+        await asyncio.gather(*(shell.close() for shell in self._opened))
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
 
 

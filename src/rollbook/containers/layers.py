@@ -7,7 +7,6 @@ so no file is ever copied. No link is followed outside these layers: code inside
 
 from __future__ import annotations
 
-import asyncio
 import os
 import posixpath
 import shutil
@@ -301,22 +300,6 @@ def _is_folder_at(path: str) -> bool:
     with suppress(OSError):
         return stat.S_ISDIR(os.lstat(path).st_mode)
     return False
-
-
-async def measure_folders(folders: Sequence[str]) -> int:
-    """Return how many bytes of the disk folders use: by `du`, which a tree of any size does not make us wait for."""
-    du = await asyncio.create_subprocess_exec(
-        *("du", "--summarize", "--total", "--block-size=1", "--", *folders),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,  # files vanish meanwhile
-    )
-    try:
-        lines = (await du.communicate())[0].splitlines()
-    finally:
-        if du.returncode is None:
-            du.kill()
-    return int(lines[-1].split()[0]) if lines else 0
 
 
 def read_unlinked(root: str, path: str, max_bytes: int) -> bytes:

@@ -24,6 +24,10 @@ from rollbook.core import JSON
 from rollbook.errors import ContainerError, ImageError, UsageError
 
 COMMAND_TIMEOUT_S = 120.0
+KILL_S = 5.0
+"""How long a command of the runtime may take to end after it was killed."""
+
+READ_BYTES = 1 << 16
 ERROR_CHARS = 600
 REMOVE_ATTEMPTS, REMOVE_PAUSE_S = 5, 0.5
 EMPTY_S = 60.0
@@ -219,6 +223,26 @@ def work_folder() -> Path:
     return folder
 
 
+async def kill_client(process: asyncio.subprocess.Process) -> None:
+    """Kill a command of the runtime if it has not ended, and wait until it has, but not for ever.
+
+    asyncio reports the end of a process only after the ends of its pipes, and it stops reading a pipe of which much is
+    unread. So what is left in the pipes is read and dropped.
+    """
+    with suppress(ProcessLookupError):
+        process.kill()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(KILL_S):
+            await asyncio.gather(*(_drop_output(pipe) for pipe in (process.stdout, process.stderr) if pipe))
+            await process.wait()
+
+
+async def _drop_output(pipe: asyncio.StreamReader) -> None:
+    with suppress(RuntimeError):  # another task reads it already
+        while await pipe.read(READ_BYTES):
+            pass
+
+
 def client_variables() -> list[str]:
     """Return the names of our variables by which the runtime's command finds its engine, storage and settings."""
     return [name for name in os.environ if name.startswith(("DOCKER_", "CONTAINER", "XDG_"))]
@@ -327,9 +351,7 @@ class CommandLine:
             raise ContainerError(f"{self.name} {args[0]} took longer than {timeout_s:g} s") from None
         finally:
             if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await asyncio.shield(process.wait())
+                await asyncio.shield(kill_client(process))
         assert process.returncode is not None
         return CommandOutput(process.returncode, stdout, stderr.decode(errors="replace"))
 
@@ -578,7 +600,14 @@ async def _delete_state(program: str, name: str) -> None:
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    await process.wait()
+    try:
+        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            await process.wait()
+    except TimeoutError:
+        raise ContainerError(f"{program} delete took longer than {COMMAND_TIMEOUT_S:g} s") from None
+    finally:
+        if process.returncode is None:
+            await asyncio.shield(kill_client(process))
 
 
 def _empty_container(container: ContainerFolders) -> bool:

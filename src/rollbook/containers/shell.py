@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import msgspec
 
-from rollbook.containers.runtime import classify_error, summarize_error, work_folder
+from rollbook.containers.runtime import READ_BYTES, classify_error, kill_client, summarize_error, work_folder
 from rollbook.errors import ClientKilled, ContainerError
 
 OUTPUT_BYTES = 256 << 10
@@ -27,7 +27,6 @@ KILL_GRACE_S = 5.0
 START_GRACE_S = 10.0
 EXIT_S = 5.0
 CLIENT_CHECK_S = 1.0
-READ_BYTES = 1 << 16
 ERROR_BYTES = 16 << 10
 MAX_DIGITS, MAX_LINE_BYTES = 20, 8192
 BASH_DESCRIPTOR, SH_DESCRIPTOR = 199, 9
@@ -381,9 +380,6 @@ class KeptShell:
             # A runtime that is killed while it starts a container leaves half of it: let it come to its end.
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(process.wait())), START_GRACE_S)
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await kill_client(process)  # also one that has ended: uvloop cannot close while a pipe is unread
         if self._error_reader:
             self._error_reader.cancel()

@@ -50,8 +50,11 @@ if TYPE_CHECKING:
 MCP_START_S = 120.0
 """How long MCP servers may take to start for one rollout; the limit of tool calls does not apply."""
 
-CONTAINER_GRACE_S = 30.0
-"""How much longer a tool call with a container may take than the command inside, which is ended at the limit."""
+CONTAINER_GRACE_S = 120.0
+"""How much longer a tool call with a container may take than two commands inside, each of which is ended at its limit.
+
+An agent that stops the processes in its container makes all of it last as long as it may: a new shell (20 s, and 10 s
+until its start is given up) and two tries to end a command (30 s each, and 5 s until it has ended)."""
 
 
 MIN_WAIT_S = 0.05

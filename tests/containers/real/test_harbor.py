@@ -322,6 +322,45 @@ def test_an_agent_cannot_avoid_its_score_by_signals_to_the_editor(
     assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
 
 
+def test_an_agent_cannot_avoid_its_score_by_stopping_its_shell_where_commands_have_little_time(tmp_path: Path) -> None:
+    from support.turns import serve_turns
+
+    turns = [
+        call("edit_file", path="/app/word.txt", old="", new="hello"),
+        call("bash", command=SIGNAL_ALL.format(signal=int(signal.SIGSTOP))),
+        call("edit_file", path="/app/begin", old="", new="now"),
+        call("bash", command="sleep 0.9"),
+        {"answer": "done"},
+    ]
+    limits = rollbook.Limits(tool_s=1.0)
+    with serve_turns(turns) as url:
+        rollbook.run(
+            f"harbor:{TASKS / 'write-word'}", model=url, out=str(tmp_path / "run"), limits=limits, allow_shortfall=True
+        )
+    assert [failure.message for _, _, failure in rollbook.load(tmp_path / "run").failures()] == []
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+
+
+def test_an_agent_whose_background_process_prints_without_end_is_scored(tmp_path: Path) -> None:
+    from support.turns import serve_turns
+
+    turns = [
+        call("edit_file", path="/app/word.txt", old="", new="hello"),
+        call("bash", command="yes & sleep 1"),
+        call("bash", command="rm /no/such/file"),
+        {"answer": "done"},
+    ]
+    with serve_turns(turns) as url:
+        rollbook.run(f"harbor:{TASKS / 'write-word'}", model=url, out=str(tmp_path / "run"), allow_shortfall=True)
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    assert rollout.score
+    assert (rollout.score.reward, rollout.attempt) == (1.0, 1)
+    assert "[exit code 1]" in [message.text for message in rollout.messages if message.role == "tool"][-1]
+    assert list_left() == []
+
+
 def test_an_agent_cannot_avoid_its_score_by_removing_the_group_of_the_verifier(tmp_path: Path) -> None:
     user = '[verifier]\nuser = "nobody:nogroup"'
     task = copy_task("write-word", tmp_path / "task", "[verifier]", user)
