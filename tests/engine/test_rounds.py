@@ -153,10 +153,14 @@ def test_planning_needs_no_key_of_the_model_or_the_judge(tmp_path: Path, monkeyp
     ("given", "why"),
     [
         ({"model": ["http://host/v1"]}, "plan calls no model, so it cannot learn its name: give --model-name"),
-        ({"model": ["http://host/v1"], "model_name": "m", "judge": ["http://host/v1"]}, "judge"),
+        ({"model": ["http://host/v1"], "model_name": "m", "judge": ["http://host/v1"]}, "plan calls no judge, so it"),
+        (
+            {"model": ["http://host/v1"], "model_name": "m", "judge": ["http://host/v1"], "judge_name": "j"},
+            "--judge: Sums uses no judge",
+        ),
     ],
 )
-def test_a_plan_needs_names(tmp_path: Path, given: dict[str, Any], why: str) -> None:
+def test_a_plan_needs_names_and_a_use_for_each(tmp_path: Path, given: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         plan_request(Request(env=write_sums(tmp_path), out=str(tmp_path / "run"), **given))
     assert not (tmp_path / "run").exists()
