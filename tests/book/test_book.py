@@ -378,6 +378,16 @@ def test_folders_that_a_copy_left_out_are_made_again(tmp_path: Path) -> None:
     assert all((path / name).is_dir() for name in FOLDERS)
 
 
+def test_a_run_may_begin_without_any_task(tmp_path: Path) -> None:
+    manifest = make_book(tmp_path / "run").manifest
+    with BookDraft(tmp_path / "stream") as draft:
+        draft.finish(manifest, [])
+    book = Book(tmp_path / "stream")
+    assert (len(book.tasks), book.plan.requested, book.extend(3, 1)) == (0, 0, 0)
+    book.request_samples([Task(id="first", prompt="x")], "Sums", 2)
+    assert Book(tmp_path / "stream").plan.requested == 2
+
+
 def test_tasks_that_are_missing_are_counted(tmp_path: Path) -> None:
     path = make_book(tmp_path / "run", tasks=4).path
     lines = (path / "tasks.jsonl").read_bytes().splitlines(keepends=True)

@@ -203,12 +203,12 @@ def test_a_heartbeat_that_is_being_written_is_read_again(tmp_path: Path, monkeyp
 
 def test_workers_are_counted_and_listed_by_the_names_of_their_files(tmp_path: Path) -> None:
     run = make_book(tmp_path / "run").path
-    for name in ("a.json", "b.json", "b.gone", "c.gone", "a.seats", ".d.json", ".d.gone"):
+    for name in ("a.json", "b.json", "e.json", "b.gone", "c.gone", "a.seats", ".d.json", ".d.gone"):
         (run / "workers" / name).write_bytes(b"{}")
-    assert list_joined_and_gone(run) == ({"a", "b"}, {"b", "c"})
+    assert list_joined_and_gone(run) == ({"a", "b", "e"}, {"b", "c"})
     assert read_presences(run) == {}
     (run / "workers" / ".d.json").unlink()
-    assert count_workers(run) == 2
+    assert count_workers(run) == 3
 
 
 def test_only_the_first_record_of_a_death_stays(tmp_path: Path) -> None:

@@ -82,6 +82,9 @@ def test_what_is_merged_has_lower_priority(opened: Opened) -> None:
         ("dishes:\n- salt: .nan\n", "menu.yaml:2: nan cannot be written as JSON"),
         ("dishes:\n- name: {2026-11-18: 1}\n", "menu.yaml:2: 2026-11-18 cannot be written as JSON"),
         ("dishes:\n- name: [a, [.inf]]\n", "menu.yaml:2: inf cannot be written as JSON"),
+        ("dishes:\n- salt: !!bool much\n", "menu.yaml:2: cannot be read: a value does not fit its tag"),
+        ("dishes:\n- salt: !!int ''\n", "menu.yaml:2: cannot be read: a value does not fit its tag"),
+        ("dishes:\n- salt: !!timestamp much\n", "menu.yaml:2: cannot be read: a value does not fit its tag"),
         ("dishes:\n- name: !soup x\n", "menu.yaml:2: could not determine a constructor for the tag '!soup'"),
     ],
 )

@@ -319,6 +319,26 @@ def test_a_heartbeat_that_cannot_be_written_ends_the_work(tmp_path: Path, monkey
     asyncio.run(asyncio.wait_for(part(), 30))
 
 
+def test_a_seal_that_cannot_be_written_ends_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def part() -> None:
+        book = make_book(tmp_path / "run", tasks=1, samples=1)
+        shift = BookJobSource(book, open_round(book))
+        await shift.join()
+        job = await shift.next()
+        assert job
+        monkeypatch.setattr(ChunkClaimer, "seal", refuse)
+        await shift.mark(job, scored(book, job.row, job.sample), True)
+        with pytest.raises(BookUnwritable, match="No space left on device"):
+            await shift.next()
+        await shift.leave()
+        assert shift.error
+
+    asyncio.run(asyncio.wait_for(part(), 30))
+
+
 def test_cached_tokens_of_durable_rollouts_are_reported(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run", tasks=1, samples=4)
     round_ = open_round(book)

@@ -48,7 +48,7 @@ class Told:
 
 
 def do(folder: Path, told: Told, source: str = SUMS, **more: object) -> None:
-    run(write_sums(folder, source), write_script(folder), out=folder / "run", **told.parameters, **more)
+    run(write_sums(folder, source), write_script(folder), out=folder / "run", **{**told.parameters, **more})
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -138,6 +138,17 @@ def test_a_hook_that_raises_is_reported_once_and_called_again(
     assert result.report.scored == len(calls) == 10
     assert [record.getMessage() for record in caplog.records] == [
         f"on_rollout failed, the run goes on: {type(error).__name__}: {error}"
+    ]
+
+
+def test_each_hook_that_raises_is_reported_by_its_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("no")
+
+    with caplog.at_level(logging.WARNING, logger="rollbook"):
+        do(tmp_path, Told(), **dict.fromkeys(("on_rollout", "on_progress", "on_end"), fail))
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        f"{name} failed, the run goes on: ValueError: no" for name in ("on_end", "on_progress", "on_rollout")
     ]
 
 

@@ -14,8 +14,8 @@ import pytest
 
 import rollbook
 from rollbook.cli.options import parse_sampling
-from rollbook.core import Limits, Sampling
-from rollbook.engine.request import claim_run_folder, make_sampling, release_run_folder
+from rollbook.core import Limits, Sampling, Settings
+from rollbook.engine.request import check_sampling_secrets, claim_run_folder, make_sampling, release_run_folder
 from rollbook.errors import UsageError
 from support.sums import write_script, write_sums
 
@@ -201,3 +201,18 @@ def test_prices_and_orders_are_checked_before_anything_is_written(
     with pytest.raises(UsageError, match=why):
         rollbook.run(env, script, **given)
     assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "way"),
+    [
+        ("--sampling", "use --header NAME=ENV_VAR"),
+        ("--role user.sampling", "use --role user.headers.NAME=ENV_VAR"),
+        ("--judge-sampling", "name the variable of the key with --judge-key-env NAME"),
+    ],
+)
+def test_a_secret_among_parameters_is_refused_with_the_option_that_takes_it(option: str, way: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_sampling_secrets({"api_token": "abc"}, Settings(), option)
+    assert str(caught.value).startswith(f"{option} api_token=...: ")
+    assert str(caught.value).endswith(f"; {way}")

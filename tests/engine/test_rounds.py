@@ -10,7 +10,7 @@ import pytest
 from rollbook import Run, run
 from rollbook.book import Book
 from rollbook.book.heartbeats import make_presence, write_heartbeat
-from rollbook.core import JSON, Settings, Task
+from rollbook.core import JSON, ModelSpec, Settings, Task
 from rollbook.engine import runs
 from rollbook.engine.progress import SilentDisplay
 from rollbook.engine.request import Request
@@ -153,10 +153,14 @@ def test_planning_needs_no_key_of_the_model_or_the_judge(tmp_path: Path, monkeyp
     ("given", "why"),
     [
         ({"model": ["http://host/v1"]}, "plan calls no model, so it cannot learn its name: give --model-name"),
-        ({"model": ["http://host/v1"], "model_name": "m", "judge": ["http://host/v1"]}, "judge"),
+        ({"model": ["http://host/v1"], "model_name": "m", "judge": ["http://host/v1"]}, "plan calls no judge, so it"),
+        (
+            {"model": ["http://host/v1"], "model_name": "m", "judge": ["http://host/v1"], "judge_name": "j"},
+            "--judge: Sums uses no judge",
+        ),
     ],
 )
-def test_a_plan_needs_names(tmp_path: Path, given: dict[str, Any], why: str) -> None:
+def test_a_plan_needs_names_and_a_use_for_each(tmp_path: Path, given: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         plan_request(Request(env=write_sums(tmp_path), out=str(tmp_path / "run"), **given))
     assert not (tmp_path / "run").exists()
@@ -176,3 +180,20 @@ def test_only_endpoints_are_probed_and_only_if_asked(tmp_path: Path, monkeypatch
         run(write_sums(tmp_path), "http://127.0.0.1:9/v1", model_name="m", out=tmp_path / "other")
     assert (asked, (tmp_path / "other").exists(), StartOptions().probe) == (["chat"], False, True)
     assert book.rounds()
+
+
+def test_a_resumed_run_is_probed_only_if_something_is_left_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probed: list[str] = []
+
+    async def probe(spec: ModelSpec, meaning: Any, settings: Settings, *_: Any) -> tuple[ModelSpec, Settings]:
+        probed.append(spec.name)
+        return spec, settings
+
+    book = make_run(tmp_path, BROKEN)
+    monkeypatch.setattr(runs, "probe_models", probe)
+    for retry, count in ((["none"], 0), (["verifier_error"], 1)):
+        with pytest.raises(Shortfall):
+            resume(book.path, {}, retry, SilentDisplay())
+        assert len(probed) == count

@@ -16,6 +16,7 @@ import pytest
 
 from rollbook import Shortfall, plan, run, run_async
 from rollbook.book import Book, make_presence, read_presences, read_status, rollouts, write_heartbeat
+from rollbook.book.claim_order import read_lengths
 from rollbook.core import ModelSpec, Sampling, Settings, StartOptions, derive_seed
 from rollbook.engine.book_worker import BookJobSource
 from rollbook.engine.progress import Progress, SilentDisplay
@@ -553,3 +554,13 @@ def test_workers_are_processes_although_this_one_has_opened_the_model_to_learn_i
     result = run(write_sums(tmp_path), serve().url, out=tmp_path / "run", workers=2, probe=False)
     assert result.report.scored == 10
     assert os.getpid() not in {presence.pid for presence in read_presences(result.path).values()}
+
+
+def test_a_run_that_is_ordered_by_another_tells_its_workers_the_lengths_of_the_tasks(tmp_path: Path) -> None:
+    env, script = write_sums(tmp_path), write_script(tmp_path)
+    run(env, script, out=tmp_path / "first", samples=1)
+    run(env, script, out=tmp_path / "second", samples=1, order=f"profile:{tmp_path / 'first'}")
+    lengths = read_lengths(tmp_path / "second", 1)
+    assert lengths is not None
+    assert [length is not None for length in lengths.lengths] == [True] * 10
+    assert read_lengths(tmp_path / "first", 1) is None

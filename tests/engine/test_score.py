@@ -130,9 +130,12 @@ def test_a_class_of_a_notebook_is_scored_here():
             yield Task("a", "?")
 
         async def verify(self, task, rollout):
+            verified.append(task.id)
             return Score(0.5, answer=rollout.text)
 
+    verified: list[str] = []
     assert score(Loop(), "a", "x") == Score(0.5, answer="x")
+    assert verified == ["a"]
 
 
 def test_an_unknown_task_is_answered_with_those_that_may_be_meant(shop):

@@ -238,6 +238,7 @@ def body_of(messages: Sequence[Message] = ASK, tools: Sequence[Any] = (), **extr
         ("auto", {"type": "auto"}),
         ("required", {"type": "any"}),
         ("none", {"type": "none"}),
+        ("sometimes", {"type": "auto"}),
         ({"type": "function", "function": {"name": "add"}}, {"type": "tool", "name": "add"}),
     ],
 )
@@ -268,8 +269,9 @@ def test_answers_that_follow_each_other_are_one_turn() -> None:
     assert [block["text"] for block in sent[1]["content"]] == ["A", "B"]
     image = {"type": "image_url", "image_url": "https://host/cat.png"}
     assert body_of([Message("user", [image])])["messages"][0]["content"][0]["source"]["url"] == "https://host/cat.png"
-    with pytest.raises(RolloutFailed, match="takes no part of type 'input_audio'"):
-        body_of([Message("user", [{"type": "input_audio"}])])
+    for kind, shown in (("input_audio", "'input_audio'"), ("x" * 99, "'" + "x" * 39)):
+        with pytest.raises(RolloutFailed, match=f"takes no part of type {shown}$"):
+            body_of([Message("user", [{"type": kind}])])
 
 
 @pytest.mark.parametrize("form", ["json", {"type": "json_object"}, {"type": "json_schema", "json_schema": "x"}])
@@ -293,6 +295,10 @@ def test_blocks_of_an_answer_become_one_message() -> None:
     assert spoken["tool_calls"] == [{"id": "a", "function": {"name": "add", "arguments": {}}}]
     silent = to_chat_answer(AnthropicAnswer([call], "tool_use"))["choices"][0]["message"]
     assert silent["content"] is None
+    blank = to_chat_answer(AnthropicAnswer([{"type": "text"}, {"type": "thinking"}], "end_turn"))["choices"][0][
+        "message"
+    ]
+    assert (blank["content"], blank["reasoning"]) == ("", "")
     empty = to_chat_answer(AnthropicAnswer([], "end_turn"))
     assert empty == {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}], "usage": None}
 
@@ -306,15 +312,15 @@ def test_thinking_is_remembered_for_the_last_calls_only(monkeypatch: pytest.Monk
         return model._read_completion(encode(answer), 0.0, None, False)
 
     made = [
-        read({"type": "thinking", "thinking": name}, {"type": "tool_use", "id": name, "name": "add", "input": {}})
-        for name in "abc"
+        read({"type": kind, "thinking": name}, {"type": "tool_use", "id": name, "name": "add", "input": {}})
+        for name, kind in (("a", "thinking"), ("b", "thinking"), ("c", "redacted_thinking"))
     ]
     made.append(read({"type": "tool_use", "id": "d", "name": "add", "input": {}}))
     sent = [
         decode(model._make_body([done.message], Sampling(), 0, (), None, {}))["messages"][0]["content"] for done in made
     ]
     assert [[block["type"] for block in content] for content in sent] == [
-        ["tool_use"], ["thinking", "tool_use"], ["thinking", "tool_use"], ["tool_use"],
+        ["tool_use"], ["thinking", "tool_use"], ["redacted_thinking", "tool_use"], ["tool_use"],
     ]  # fmt: skip
 
 

@@ -188,3 +188,12 @@ def test_a_response_sums_the_tokens_of_its_turns(uncounted: int | None) -> None:
 
 def test_a_response_without_turns_is_complete() -> None:
     assert make_response([], [], name="t0", model="mock")["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    "field", [{"temperature": "x" * 200}, {"max_output_tokens": "x" * 200}, {"tools": ["x" * 200]}]
+)
+def test_what_an_error_quotes_of_a_request_is_cut(field: dict[str, JSON]) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_create_params({"input": ASK, **field})
+    assert str(caught.value).endswith(" but '" + "x" * 79)

@@ -42,3 +42,12 @@ def test_a_flat_tool_says_all_that_gym_requires() -> None:
 def test_a_wrong_tool_is_named(tool: object) -> None:
     with pytest.raises(UsageError, match=r"tools\[0\]"):
         to_chat_tools([tool])
+
+
+def test_a_tool_without_a_type_is_a_function() -> None:
+    assert to_response_tools([{"function": {"name": "f", "strict": True, "parameters": {}}}]) == [
+        {"type": "function", "name": "f", "strict": True, "parameters": {}}
+    ]
+    assert to_chat_tools([{"name": "f", "strict": True}]) == [
+        {"type": "function", "function": {"name": "f", "strict": True}}
+    ]

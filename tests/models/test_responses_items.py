@@ -271,3 +271,12 @@ def test_items_that_say_no_more_than_the_message_are_not_kept_twice() -> None:
     plain = [{**raw[0], "content": [{"type": "output_text", "text": "a", "annotations": []}], "status": "completed"}]
     assert read_items(raw)[0].items is None
     assert read_items(plain)[0].items is None
+
+
+@pytest.mark.parametrize(
+    ("item", "quoted"), [("x" * 200, "'" + "x" * 79), ({"type": ["x" * 200]}, "['" + "x" * 78)], ids=["item", "type"]
+)
+def test_what_an_error_quotes_of_an_item_is_cut(item: object, quoted: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_items([item])
+    assert str(caught.value).endswith(f" but {quoted}")

@@ -72,3 +72,10 @@ def test_raters_that_score_by_chance_have_no_kappa_whatever_the_scales_are() -> 
 def test_equal_scores_of_several_scales_have_a_kappa_of_one() -> None:
     items = [RatedItem(score, score, scale) for scale in (1, 4) for score in range(scale + 1)]
     assert compare_raters(items, [(0.0, 0.0), (1.0, 1.0)], 1.0).kappa == 1.0
+
+
+def test_correlations_have_twelve_digits() -> None:
+    # More of them differ between libraries of linear algebra.
+    found = compare_raters(ITEMS, [(0.0, 1.0), (0.3, 0.1), (1.0, 0.7)], 0.75)
+    assert found.pearson is not None
+    assert f"{found.pearson:.16f}".rstrip("0") == f"{found.pearson:.12f}"

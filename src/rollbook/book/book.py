@@ -78,10 +78,8 @@ class BookDraft:
         """Delete the draft, and the folders above it that were made for it alone."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for parent in self._new_parents:
-            try:
+            with suppress(OSError):  # another run is in it by now
                 parent.rmdir()
-            except OSError:  # another run is in it by now
-                return
 
     def add_tasks(self, tasks: Iterable[Task], env: str, roots: Sequence[Path] = ()) -> int:
         """Append an environment's tasks; return how many there were. Their images are read from below `roots`."""

@@ -119,6 +119,8 @@ class YamlFile:
             raise self.error_at(entry.line, error.problem) from None
         except (ValueError, RecursionError) as error:
             raise self.error_at(entry.line, f"cannot be read: {error}") from None
+        except (LookupError, AttributeError):  # PyYAML raises these for `!!bool soup`, `!!int ""`, `!!timestamp soup`
+            raise self.error_at(entry.line, "cannot be read: a value does not fit its tag") from None
         for count, leaf in enumerate(_iterate_leaves(value)):
             if count > MAX_VALUES:
                 raise self.error_at(entry.line, f"more than {MAX_VALUES} values")

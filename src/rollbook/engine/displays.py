@@ -46,7 +46,7 @@ class LiveDisplay:
     def note(self, line: str) -> None:
         """Print a line above the panel."""
         if self._live is None:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201 - a display
+            print(line, file=sys.stderr)  # noqa: T201 - a display
         else:
             self._live.console.print(line, markup=False, highlight=False)
 
