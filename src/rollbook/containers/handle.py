@@ -115,7 +115,7 @@ class ContainerHandle:
         self._shells: dict[str, KeptShell] = {}
         self._retired: dict[KeptShell, asyncio.Task[None]] = {}
         self._opened: set[KeptShell] = set()
-        """Every shell but the main one; whoever opened one may not have closed it."""
+        """Every shell but the main one. A caller that opened one may not have closed it."""
         self._started = 0.0
         self._user_ids: dict[str, str] = {}
         self._snapshots: list[LabelledObject] = []
