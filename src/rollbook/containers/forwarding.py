@@ -22,6 +22,7 @@ from rollbook.errors import ContainerError, UsageError
 CLONE_NEWNET = 0x40000000
 CHUNK_BYTES = 1 << 16
 CONNECT_PAUSE_S = 0.2
+CONNECT_S = 10.0
 
 
 Connect: TypeAlias = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
@@ -47,7 +48,8 @@ async def forward_out(handle: ContainerHandle, port: int, timeout_s: float) -> A
     async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         inside = await asyncio.to_thread(_make_inside, pid, socket.socket)
         try:
-            await asyncio.get_running_loop().sock_connect(inside, ("127.0.0.1", port))
+            async with asyncio.timeout(CONNECT_S):  # a server inside may accept nothing
+                await asyncio.get_running_loop().sock_connect(inside, ("127.0.0.1", port))
         except BaseException:
             inside.close()
             raise
