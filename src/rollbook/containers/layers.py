@@ -8,6 +8,7 @@ so no file is ever copied. No link is followed outside these layers: code inside
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import posixpath
 import shutil
@@ -134,6 +135,22 @@ class Layers:
         """Return whether a path without links is a folder in the container."""
         return _is_folder(_find(path, [self.upper, *self.lowers]))
 
+    def find_lost_folders(self, folder: str) -> list[str]:
+        """Return the folders on the way to one, and itself, from the first on that is no folder any more.
+
+        A link that the container has there counts as lost, for runtimes do not follow it inside. They are named without
+        links on their way.
+        """
+        way = [*_list_parents(folder), folder]
+        outer = ["/", *itertools.takewhile(self._leads_to_folder, way)][-1]
+        place = _trace(outer, [self.upper, *self.lowers])[-1]
+        lost = way[way.index(outer) + 1 if outer in way else 0 :]
+        return [posixpath.join(place, posixpath.relpath(each, outer)) for each in lost]
+
+    def _leads_to_folder(self, path: str) -> bool:
+        *links, place = _trace(path, [self.upper, *self.lowers])
+        return self.is_folder(place) and not any(_find(link, [self.upper]) for link in links)
+
     def _move_aside(self, name: str, folder: int) -> None:
         # Beside the layer, from where the runtime removes it with the container: that is one step for a folder.
         os.rename(name, f"{self._aside}/{self._moved}", src_dir_fd=folder)
@@ -174,13 +191,6 @@ def is_in(path: str, folders: Sequence[str]) -> bool:
     (True, False)
     """
     return any(path == each or path.startswith(f"{each.rstrip('/')}/") for each in folders)
-
-
-def is_replaced_folder(path: str) -> bool:
-    """Whether a path of the layer is something else than the folder of the image: a file, a link, or a new folder."""
-    with suppress(OSError):
-        return not stat.S_ISDIR(os.lstat(path).st_mode) or _is_opaque(path)
-    return False
 
 
 def _trace(path: str, layers: Sequence[str]) -> list[str]:

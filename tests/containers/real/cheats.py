@@ -253,6 +253,19 @@ VOLUME_CHEATS = {
 """Scripts that write into volumes of the image. With docker these are not in the layer of the container."""
 VOLUMES = "VOLUME /root /usr/local /etc/profile.d /data\n"
 
+NESTED_FOLDER = "/srv/a/work"
+NESTED_DESTRUCTIONS = {
+    "remove-outer-folder": "cd /; rm -rf /srv",
+    "move-outer-folder": "cd /; mv /srv /srv2",
+    "link-outer-folder-to-nothing": "cd /; rm -rf /srv; ln -s /nowhere /srv",
+    "link-outer-folder-to-the-kernel": "cd /; rm -rf /srv; ln -s /proc /srv",
+    "outer-folder-as-file": "cd /; rm -rf /srv; echo x > /srv",
+    "remove-middle-folder": "cd /; rm -rf /srv/a",
+    "middle-folder-as-file": "cd /; rm -rf /srv/a; echo > /srv/a",
+    "link-outer-folder-to-its-copy": "cd /; mv /srv /srv2; ln -s /srv2 /srv",
+}
+"""Scripts for a task whose working folder is inside others."""
+
 COMMAND_CHEATS = {
     "replace-entrypoint-of-path": f"printf '#!/bin/bash\\n{SOLVE}\\nexec \"$@\"\\n' > /usr/local/bin/start",
     "hide-entrypoint-of-path": f"{SOLVER} /opt/venv/bin/start; echo 'exec \"$@\"' >> /opt/venv/bin/start",

@@ -19,6 +19,8 @@ from cheats import (
     DESTRUCTIONS,
     DOCKERFILE,
     INSTRUCTION,
+    NESTED_DESTRUCTIONS,
+    NESTED_FOLDER,
     TESTS,
     VOLUME_CHEATS,
     VOLUMES,
@@ -101,6 +103,22 @@ def expect_no_reward(tmp_path: Path, cheats: Mapping[str, str]) -> None:
 def test_no_destruction_avoids_a_score(tmp_path: Path) -> None:
     for name, script in DESTRUCTIONS.items():
         make_task(tmp_path / "tasks" / name, script, VERIFIERS.get(name, ""))
+    expect_scores(tmp_path, DESTRUCTIONS)
+
+
+def test_no_destruction_of_a_folder_around_the_working_folder_avoids_a_score(tmp_path: Path) -> None:
+    for name, script in NESTED_DESTRUCTIONS.items():
+        task = tmp_path / "tasks" / name
+        make_task(task, script)
+        with (task / "task.toml").open("a") as file:
+            file.write(f'workdir = "{NESTED_FOLDER}"\n')
+        with (task / "environment" / "Dockerfile").open("a") as file:
+            file.write(f"RUN mkdir -p {NESTED_FOLDER}\n")
+    expect_scores(tmp_path, NESTED_DESTRUCTIONS)
+
+
+def expect_scores(tmp_path: Path, scripts: Mapping[str, str]) -> None:
+    """Run all tasks of a folder: all are scored 0 at the first attempt, and nothing is left."""
     out = tmp_path / "run"
     rollbook.run(
         f"harbor:{tmp_path / 'tasks'}", agent="oracle", out=str(out), concurrency=AT_ONCE, allow_shortfall=True
@@ -108,7 +126,7 @@ def test_no_destruction_avoids_a_score(tmp_path: Path) -> None:
     run = rollbook.load(out)
     assert {task: failure.message for task, _, failure in run.failures()} == {}
     scores = {rollout.task.id: (rollout.score.reward, rollout.attempt) for rollout in run.rollouts() if rollout.score}
-    assert scores == dict.fromkeys(DESTRUCTIONS, (0.0, 1))
+    assert scores == dict.fromkeys(scripts, (0.0, 1))
     assert list_left() == []
 
 
