@@ -184,6 +184,42 @@ def test_folders_on_the_way_to_one_are_lost_from_the_first_that_leads_to_none(
     assert layers.find_lost_folders("/srv/a/work") == way
 
 
+def test_links_that_lead_into_folders_are_found_whatever_is_on_their_way(
+    container: tuple[Layers, Path, Path], tmp_path: Path
+) -> None:
+    layers, upper, lower = container
+    write(lower, "app/tests/x", "deep/a/b/x")
+    (lower / "mounts").symlink_to("/proc/self/mounts")
+    write(tmp_path, "outside/x")
+    (tmp_path / "outside/in").symlink_to("/tests")
+    found = {
+        "direct": "/tests/x", "around": "/", "relative": "../tests", "chain": "/direct", "loop": "loop",
+        "of-image": "/mounts", "tests": "/elsewhere", "through": "/tests/../none", "folder": "/deep/a/b",
+        "after-a-link": "folder/../../../tests", "far": "/app/tests", "similar": "/tests2", "to-nothing": "/none",
+        "outside": f"{tmp_path}/outside", "in-outside": "/outside/in", "up": "folder/../../tests",
+    }  # fmt: skip
+    for name, target in found.items():
+        (upper / name).symlink_to(target)
+    links = layers.walk_changes(lambda *_: False)
+    assert sorted(links) == sorted(f"/{name}" for name in found)
+    into = ["after-a-link", "around", "chain", "direct", "of-image", "relative", "tests", "through"]
+    assert sorted(layers.find_links_into(links, ["/tests", "/proc"])) == [f"/{name}" for name in into]
+
+
+def test_more_links_than_can_be_followed_are_undone(
+    container: tuple[Layers, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers, upper, _ = container
+    for number in range(10):
+        (upper / str(number)).symlink_to("/app")
+    monkeypatch.setattr("rollbook.containers.layers.MAX_FOLLOWED", 8)
+    links = layers.walk_changes(lambda *_: False)
+    assert len(links) == 8
+    assert layers.undone_count == len(layers.undone) == 2
+    monkeypatch.setattr("rollbook.containers.layers.MAX_STEPS", 6)
+    assert layers.find_links_into(links, ["/tests"]) == links[2:]
+
+
 def test_what_is_in_the_way_is_removed_and_nothing_outside_the_layer(tmp_path: Path) -> None:
     upper, outside = tmp_path / "upper", tmp_path / "outside"
     write(upper, "etc/passwd/x", "etc/group")

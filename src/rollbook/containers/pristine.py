@@ -70,6 +70,18 @@ LOGS = "/logs"
 TEST_FOLDERS = (LOGS, f"{LOGS}/verifier", "/tests")
 """Folders in which tests and rewards are put."""
 
+ANSWER_PLACES = (
+    *("/tests", f"{LOGS}/verifier", "/proc"),
+    *("/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"),
+)
+"""Where the tests have what they expect, and the kernel their command lines and open files.
+
+The agent may not make links that lead there: tests would compare their answer with itself.
+"""
+
+RUNTIME_LINK = "/etc/mtab"
+"""A link to /proc that podman makes in every container."""
+
 SETTINGS = re.compile(
     r"/etc/(?:nsswitch\.conf|environment|login\.defs|locale\.conf|profile|bash\.bashrc|bash\.bash_logout|bashrc|inputrc|"
     r"pam\.conf|ld\.so\.preload|ld-musl-.+\.path|z(?:shenv|profile|login|logout)|"
@@ -131,7 +143,7 @@ async def restore_pristine_files(
     except OSError as error:
         raise ContainerError(f"the files of the image cannot be put back: {error}") from None
     shown = [each.encode(errors="surrogateescape").decode(errors="replace") for each in sorted(layers.undone)]
-    more = len(shown) - MAX_REPORTED
+    more = layers.undone_count - MAX_REPORTED
     return [*shown[:MAX_REPORTED], *([f"and {more} more"] if more > 0 else [])]
 
 
@@ -193,7 +205,9 @@ def undo_changes(
             return True
         return is_in(path, libraries) and _hides_library(path, status, known)
 
-    layers.walk_changes(is_undone)
+    links = layers.walk_changes(is_undone)
+    for link in layers.find_links_into([each for each in links if each != RUNTIME_LINK], ANSWER_PLACES):
+        layers.undo(link)
     if _redirects(layers, known):
         layers.put_back(CACHE)
 

@@ -19,6 +19,8 @@ from cheats import (
     DESTRUCTIONS,
     DOCKERFILE,
     INSTRUCTION,
+    LINK_CHEATS,
+    LINK_TESTS,
     NESTED_DESTRUCTIONS,
     NESTED_FOLDER,
     TESTS,
@@ -60,6 +62,16 @@ def test_no_cheat_gets_a_reward(tmp_path: Path) -> None:
         make_task(tmp_path / "tasks" / name, script, VERIFIERS.get(name, ""))
     make_task(tmp_path / "tasks" / "honest", "echo hello > /app/word.txt")
     expect_no_reward(tmp_path, CHEATS)
+
+
+def test_no_link_in_place_of_the_answer_gets_a_reward(tmp_path: Path) -> None:
+    honest = "mkdir /data; echo hello > /data/word; ln -s /data/word /app/word.txt"
+    for name, script in {**LINK_CHEATS, "honest": honest}.items():
+        task = tmp_path / "tasks" / name
+        make_task(task, script)
+        (task / "tests" / "expected.txt").write_text("hello\n")
+        (task / "tests" / "test.sh").write_text(LINK_TESTS)
+    expect_no_reward(tmp_path, LINK_CHEATS)
 
 
 @podman_only
