@@ -17,6 +17,7 @@ IMAGE = {
     **dict.fromkeys(("/usr/bin/bash", "/usr/bin/cat", "/usr/bin/mawk", "/entry.sh", "/usr/bin/python3"), ""),
     **dict.fromkeys((f"{MACHINE}/libc.so.6", f"{MACHINE}/libtinfo.so.6", f"{MACHINE}/libssl.so.3"), ""),
     **dict.fromkeys((f"{MACHINE}/libpam_misc.so.0", f"{MACHINE}/security/pam_unix.so", "/opt/bash_env"), ""),
+    "/usr/libexec/coreutils/libstdbuf.so": "",
     **dict.fromkeys(("/etc/nsswitch.conf", "/etc/pam.d/su", "/root/.profile", "/usr/local/bin/x"), ""),
     **dict.fromkeys(("/etc/profile.d/x", "/data/x"), ""),
     "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nsys:x:3:3::/dev:/bin/false\n",
@@ -82,6 +83,10 @@ def undo(upper: Path) -> Layers:
         f"{MACHINE}/gconv/UTF-16.so",
         f"{MACHINE}/libpam_misc.so.0",
         f"{MACHINE}/security/pam_unix.so",
+        "/usr/libexec/coreutils",
+        "/usr/libexec/coreutils/libstdbuf.so",
+        "/usr/lib/coreutils/libstdbuf.so",
+        "/usr/bin/libstdbuf.so",
     ],
 )
 def test_what_could_speak_for_the_tests_is_put_back(upper: Path, path: str) -> None:

@@ -31,8 +31,8 @@ kill link ln locale logname ls mawk md5sum md5sum.textutils mesg mkdir mkfifo mk
 nice nl nohup nproc numfmt od original-awk paste pathchk pgrep pidof pinky pkill pr printenv printf ps ptx pwd
 rbash readlink realpath rev rgrep rm rmdir run-parts runcon runuser sdiff sed seq setpriv setsid sh sha1sum
 sha224sum sha256sum sha384sum sha512sum shred shuf sleep sort split stat stdbuf stty su sudo sum sync tac tail
-tar tee tempfile test timeout touch tput tr true truncate tsort tty uname uncompress unexpand uniq unlink unxz users
-vdir wc which which.debianutils who whoami xargs xxd xz xzcat yes zcat zcmp zdiff zegrep zfgrep zforce zgrep
+tar tee tempfile test timeout touch tput tr true truncate tsort tty uname uncompress unexpand uniq unix_chkpwd unlink
+unxz users vdir wc which which.debianutils who whoami xargs xxd xz xzcat yes zcat zcmp zdiff zegrep zfgrep zforce zgrep
 zless zmore znew
 """
 PROGRAMS = frozenset(_PROGRAMS.split())
@@ -54,10 +54,13 @@ CPU_FOLDERS = re.compile(r"glibc-hwcaps|x86-64-v\d|tls|haswell|xeon_phi|avx512_1
 """Folders for some processors, in which the loader looks before the folder that they are in."""
 
 PROGRAM_FOLDERS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
-LIBRARY_FOLDERS = (
+_LIBRARY_FOLDERS = (
     *("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/usr/libexec"),
     *(f"{each}/{machine}-linux-gnu" for each in ("/lib", "/usr/lib") for machine in ("x86_64", "aarch64")),
 )
+LIBRARY_FOLDERS = (*_LIBRARY_FOLDERS, *(f"{each}/coreutils" for each in _LIBRARY_FOLDERS))
+"""Folders of libraries, with those where `stdbuf` has the library that it loads into other programs."""
+
 SETTING_FOLDERS = ("/etc/alternatives", "/etc/default", "/etc/pam.d", "/etc/profile.d", "/etc/security")
 SYSTEM_FOLDERS = (
     *("/usr", "/usr/local", "/etc", "/run", "/tmp", "/var", "/var/tmp"),
@@ -191,7 +194,8 @@ def undo_changes(
     named = [path for name in FILE_VARIABLES for path in _list_paths(values, name, workdir)]
     for path in (*SETTING_FILES, *named, *run.paths, *_list_pam_files(layers)):
         layers.put_back(path)
-    folders = [*LIBRARY_FOLDERS, *_list_paths(variables, "LD_LIBRARY_PATH", workdir)]
+    # `stdbuf` takes its library from the folder of the program, if there is one.
+    folders = [*LIBRARY_FOLDERS, *PROGRAM_FOLDERS, *_list_paths(variables, "LD_LIBRARY_PATH", workdir)]
     libraries, known = [layers.resolve(each) for each in folders], layers.list_in_image(folders)
     converters = [layers.resolve(each) for each in _list_paths(variables, "GCONV_PATH", workdir)]
 
