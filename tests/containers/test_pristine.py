@@ -219,6 +219,11 @@ def test_a_strange_home_restores_the_users_of_the_image(upper: Path, line: str) 
     assert undo(upper).undone == ["/etc/passwd"]
 
 
+def test_another_group_of_a_user_of_the_image_restores_the_users(upper: Path) -> None:
+    write(upper, "/etc/passwd", IMAGE["/etc/passwd"].replace("sys:x:3:3:", "sys:x:3:0:"))
+    assert undo(upper).undone == ["/etc/passwd"]
+
+
 def make_cache(paths: dict[str, str]) -> bytes:
     at, table, texts = 48 + 24 * len(paths), b"", b""
     for name, path in paths.items():

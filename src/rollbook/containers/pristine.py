@@ -116,7 +116,8 @@ PASSWD, GROUP, CACHE = "/etc/passwd", "/etc/group", "/etc/ld.so.cache"
 MAX_USER_BYTES = 1 << 18
 MAX_HOME_CHARS = 255
 USER_LINE = re.compile(
-    r"(?P<name>[\w.$-]+):[ -9;-~]*:(?P<uid>\d{1,10}):\d{1,10}:[ -9;-~\x80-\xff]*:(?P<home>/[ -9;-~]*):[ -9;-~]*",
+    r"(?P<name>[\w.$-]+):[ -9;-~]*:(?P<uid>\d{1,10}):(?P<gid>\d{1,10}):"
+    r"[ -9;-~\x80-\xff]*:(?P<home>/[ -9;-~]*):[ -9;-~]*",
     re.ASCII,
 )
 """A line of /etc/passwd with seven fields of printable characters; the name of a person may have any letters."""
@@ -307,6 +308,7 @@ class User(NamedTuple):
     """A line of /etc/passwd: what decides who somebody is, and which startup files a shell of theirs reads."""
 
     uid: int
+    gid: int
     home: str
 
 
@@ -336,7 +338,7 @@ def _read_users(layers: Layers, *, image: bool = False) -> dict[str, User] | Non
         match = USER_LINE.fullmatch(line)
         if not match or match["name"] in users:
             return None
-        users[match["name"]] = User(int(match["uid"]), posixpath.normpath(match["home"]))
+        users[match["name"]] = User(int(match["uid"]), int(match["gid"]), posixpath.normpath(match["home"]))
     return users
 
 
