@@ -19,7 +19,7 @@ IMAGE = {
     **dict.fromkeys((f"{MACHINE}/libpam_misc.so.0", f"{MACHINE}/security/pam_unix.so", "/opt/bash_env"), ""),
     "/usr/libexec/coreutils/libstdbuf.so": "",
     **dict.fromkeys(("/etc/nsswitch.conf", "/etc/pam.d/su", "/root/.profile", "/usr/local/bin/x"), ""),
-    **dict.fromkeys(("/etc/profile.d/x", "/data/x"), ""),
+    **dict.fromkeys(("/etc/profile.d/x", "/data/x", "/usr/share/zoneinfo/UTC"), ""),
     "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nsys:x:3:3::/dev:/bin/false\n",
 }
 VARIABLES = [
@@ -36,6 +36,7 @@ def upper(tmp_path: Path) -> Path:
         write(tmp_path / "lower", path, text)
     (tmp_path / "lower/usr/bin/awk").symlink_to("/etc/alternatives/awk")
     (tmp_path / "lower/bin").symlink_to("usr/bin")
+    (tmp_path / "lower/etc/localtime").symlink_to("/usr/share/zoneinfo/UTC")
     (tmp_path / "container/upper").mkdir(parents=True)
     return tmp_path / "container/upper"
 
@@ -72,6 +73,8 @@ def undo(upper: Path) -> Layers:
         "/etc/nsswitch.conf",
         "/etc/environment",
         "/etc/default/locale",
+        "/etc/localtime",
+        "/usr/share/zoneinfo/UTC",
         "/etc/pam.d/su",
         "/etc/profile.d/new.sh",
         "/etc/profile.d/two\nlines.sh",

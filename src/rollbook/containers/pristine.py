@@ -98,8 +98,8 @@ PAM_FOLDER = "/etc/pam.d"
 PAM_PROGRAMS = ("su", "su-l", "sudo", "sudo-i", "runuser", "runuser-l", "login", "other")
 PAM_INCLUDE = re.compile(r"^\s*(?:@include|-?\w+\s+(?:include|substack))\s+(\S+)", re.MULTILINE)
 
-SETTING_FILES = ("/etc/default/locale", "/etc/default/su", "/etc/default/login")
-"""Settings in a folder that the image may lack: the agent could make it a link."""
+SETTING_FILES = ("/etc/localtime", "/etc/default/locale", "/etc/default/su", "/etc/default/login")
+"""Settings that are a link, or in a folder that the image may lack: the agent could make it a link."""
 
 STARTUP_FILES = frozenset(
     [

@@ -164,6 +164,16 @@ def test_tests_run_with_the_group_that_their_user_has_in_the_image(tmp_path: Pat
     assert [rollout.score.reward for rollout in rollbook.load(tmp_path / "run").rollouts() if rollout.score] == [1000.0]
 
 
+def test_tests_have_the_time_zone_of_the_image(tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    make_task(task, "readlink /etc/localtime; ln -sfn /evil /etc/localtime")
+    (task / "tests" / "test.sh").write_text(
+        "#!/bin/bash\nreadlink /etc/localtime | grep -c evil > /logs/verifier/reward.txt\n"
+    )
+    rollbook.run(f"harbor:{task}", agent="oracle", out=str(tmp_path / "run"))
+    assert [rollout.score.reward for rollout in rollbook.load(tmp_path / "run").rollouts() if rollout.score] == [0.0]
+
+
 def test_a_folder_in_place_of_a_file_does_no_harm_to_work_that_is_done(tmp_path: Path) -> None:
     make_task(tmp_path / "task", "echo hello > /app/word.txt; rm /etc/issue; mkdir -p /etc/issue/sub")
     rollbook.run(f"harbor:{tmp_path / 'task'}", agent="oracle", out=str(tmp_path / "run"))
