@@ -198,11 +198,11 @@ def test_links_that_lead_into_folders_are_found_whatever_is_on_their_way(
         "after-a-link": "folder/../../../tests", "far": "/app/tests", "similar": "/tests2", "to-nothing": "/none",
         "outside": f"{tmp_path}/outside", "in-outside": "/outside/in", "up": "folder/../../tests",
     }  # fmt: skip
-    for name, target in found.items():
+    for name, target in {**found, "long": "/" + "long/" * 500 + "link"}.items():
         (upper / name).symlink_to(target)
     links = layers.walk_changes(lambda *_: False)
-    assert sorted(links) == sorted(f"/{name}" for name in found)
-    into = ["after-a-link", "around", "chain", "direct", "of-image", "relative", "tests", "through"]
+    assert sorted(links) == sorted(f"/{name}" for name in [*found, "long"])
+    into = ["after-a-link", "around", "chain", "direct", "long", "of-image", "relative", "tests", "through"]
     assert sorted(layers.find_links_into(links, ["/tests", "/proc"])) == [f"/{name}" for name in into]
 
 

@@ -31,6 +31,7 @@ MAX_LINKS = 40
 MAX_FOLLOWED, MAX_STEPS = 200_000, 2_000_000
 """How many links of a container are followed, and how many places on their way are looked at: about 30 s."""
 
+MAX_PLACE_BYTES = 2048
 MAX_NOTED = 10_000
 
 
@@ -80,13 +81,14 @@ class Layers:
         """Return which links lead into folders or to one around them, also where another link on the way does.
 
         The links that are left after MAX_STEPS places count as such: code inside may have made any number of them.
+        So do links over a place with a long path: inside one may be valid that is too long for this machine.
         """
         steps, found = 0, list[str]()
         for link in links:
             place = "/"
             for place, _ in _follow(link, [self.upper, *self.lowers]):
                 steps += 1
-                if steps > MAX_STEPS or is_in(place, folders):
+                if steps > MAX_STEPS or len(os.fsencode(place)) > MAX_PLACE_BYTES or is_in(place, folders):
                     found.append(link)
                     break
             else:

@@ -261,6 +261,7 @@ LINK_CHEATS = {
     "link-to-command-line": "ln -s /proc/self/cmdline /app/word.txt",
     "link-to-standard-input": "ln -s /proc/self/fd/0 /app/word.txt",
     "link-to-device-of-standard-input": "ln -s /dev/stdin /app/word.txt",
+    "link-over-a-long-path": "python3 -c \"import os; os.chdir('/app'); [(os.mkdir('a' * 199), os.chdir('a' * 199)) for _ in range(20)]; os.symlink('/tests/expected.txt', 'x'); os.symlink(('a' * 199 + '/') * 20 + 'x', '/app/word.txt')\"",
     "link-after-thousands": "mkdir /many; python3 -c \"import os; [os.symlink('/app', f'/many/{n}') for n in range(20000)]\"; ln -s /tests/expected.txt /app/word.txt",
 }
 """Scripts that put a link in place of the answer."""
