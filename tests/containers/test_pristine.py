@@ -104,6 +104,7 @@ def test_what_could_speak_for_the_tests_is_put_back(upper: Path, path: str) -> N
         "/usr/bin/python3",
         "/usr/bin/gawk",  # the image has none
         "/usr/local/bin/mytool",
+        "/usr/bin/libtinfo.so.6",
         "/data/work",
         "/new/work",
         "/app/cat",

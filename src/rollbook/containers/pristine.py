@@ -61,6 +61,9 @@ _LIBRARY_FOLDERS = (
 LIBRARY_FOLDERS = (*_LIBRARY_FOLDERS, *(f"{each}/coreutils" for each in _LIBRARY_FOLDERS))
 """Folders of libraries, with those where `stdbuf` has the library that it loads into other programs."""
 
+STDBUF_LIBRARIES = tuple(f"{each}/libstdbuf.so" for each in PROGRAM_FOLDERS)
+"""Where `stdbuf` looks for its library first: next to the program."""
+
 SETTING_FOLDERS = ("/etc/alternatives", "/etc/default", "/etc/pam.d", "/etc/profile.d", "/etc/security")
 SYSTEM_FOLDERS = (
     *("/usr", "/usr/local", "/etc", "/run", "/tmp", "/var", "/var/tmp"),
@@ -193,10 +196,9 @@ def undo_changes(
     _restore_programs(layers, PROGRAMS | run.programs, search_path, homes)
     values = [(name, text) for name, value in variables for text in _expand(value, variables, homes)]
     named = [path for name in FILE_VARIABLES for path in _list_paths(values, name, workdir)]
-    for path in (*SETTING_FILES, *named, *run.paths, *_list_pam_files(layers)):
+    for path in (*SETTING_FILES, *STDBUF_LIBRARIES, *named, *run.paths, *_list_pam_files(layers)):
         layers.put_back(path)
-    # `stdbuf` takes its library from the folder of the program, if there is one.
-    folders = [*LIBRARY_FOLDERS, *PROGRAM_FOLDERS, *_list_paths(variables, "LD_LIBRARY_PATH", workdir)]
+    folders = [*LIBRARY_FOLDERS, *_list_paths(variables, "LD_LIBRARY_PATH", workdir)]
     libraries, known = [layers.resolve(each) for each in folders], layers.list_in_image(folders)
     converters = [layers.resolve(each) for each in _list_paths(variables, "GCONV_PATH", workdir)]
 
