@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.containers.layers import Layers, is_replaced_folder, read_unlinked, remove_conflict
+from rollbook.containers.layers import Layers, read_unlinked, remove_conflict
 
 
 def write(layer: Path, *paths: str) -> None:
@@ -162,12 +162,62 @@ def test_what_is_in_a_folder_besides_the_image_is_moved_aside(container: tuple[L
     assert layers.undone == []
 
 
-def test_what_took_the_place_of_a_folder(tmp_path: Path) -> None:
-    write(tmp_path, "file")
-    (tmp_path / "link").symlink_to("link")
-    (tmp_path / "folder").mkdir()
-    replaced = [each for each in ("file", "link", "folder", "none") if is_replaced_folder(f"{tmp_path}/{each}")]
-    assert replaced == ["file", "link"]
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mark a folder as removed")
+def test_folders_on_the_way_to_one_are_lost_from_the_first_that_leads_to_none(
+    container: tuple[Layers, Path, Path], tmp_path: Path
+) -> None:
+    layers, upper, lower = container
+    write(lower, "srv/a/work/x", "moved/a/work/x", "proc/x")
+    (lower / "linked").symlink_to("/srv")
+    way = ["/srv", "/srv/a", "/srv/a/work"]
+    assert layers.find_lost_folders("/srv/a/work") == layers.find_lost_folders("/linked/a/work") == []
+    (tmp_path / "outside/a/work").mkdir(parents=True)
+    for target in ("/moved", f"{tmp_path}/outside", "srv", "/proc", "/none"):
+        (upper / "srv").symlink_to(target)
+        assert layers.find_lost_folders("/srv/a/work") == way
+        (upper / "srv").unlink()
+    write(upper, "srv/a")
+    assert layers.find_lost_folders("/srv/a/work") == layers.find_lost_folders("/linked/a/work") == way[1:]
+    (upper / "srv/a").unlink()
+    (upper / "srv").rmdir()
+    remove(upper, "srv")
+    assert layers.find_lost_folders("/srv/a/work") == way
+
+
+def test_links_that_lead_into_folders_are_found_whatever_is_on_their_way(
+    container: tuple[Layers, Path, Path], tmp_path: Path
+) -> None:
+    layers, upper, lower = container
+    write(lower, "app/tests/x", "deep/a/b/x")
+    (lower / "mounts").symlink_to("/proc/self/mounts")
+    write(tmp_path, "outside/x")
+    (tmp_path / "outside/in").symlink_to("/tests")
+    found = {
+        "direct": "/tests/x", "around": "/", "relative": "../tests", "chain": "/direct", "loop": "loop",
+        "of-image": "/mounts", "tests": "/elsewhere", "through": "/tests/../none", "folder": "/deep/a/b",
+        "after-a-link": "folder/../../../tests", "far": "/app/tests", "similar": "/tests2", "to-nothing": "/none",
+        "outside": f"{tmp_path}/outside", "in-outside": "/outside/in", "up": "folder/../../tests",
+    }  # fmt: skip
+    for name, target in {**found, "long": "/" + "long/" * 500 + "link"}.items():
+        (upper / name).symlink_to(target)
+    links = layers.walk_changes(lambda *_: False)
+    assert sorted(links) == sorted(f"/{name}" for name in [*found, "long"])
+    into = ["after-a-link", "around", "chain", "direct", "long", "of-image", "relative", "tests", "through"]
+    assert sorted(layers.find_links_into(links, ["/tests", "/proc"])) == [f"/{name}" for name in into]
+
+
+def test_more_links_than_can_be_followed_are_undone(
+    container: tuple[Layers, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers, upper, _ = container
+    for number in range(10):
+        (upper / str(number)).symlink_to("/app")
+    monkeypatch.setattr("rollbook.containers.layers.MAX_FOLLOWED", 8)
+    links = layers.walk_changes(lambda *_: False)
+    assert len(links) == 8
+    assert layers.undone_count == len(layers.undone) == 2
+    monkeypatch.setattr("rollbook.containers.layers.MAX_STEPS", 6)
+    assert layers.find_links_into(links, ["/tests"]) == links[2:]
 
 
 def test_what_is_in_the_way_is_removed_and_nothing_outside_the_layer(tmp_path: Path) -> None:
@@ -185,7 +235,7 @@ def test_what_is_in_the_way_is_removed_and_nothing_outside_the_layer(tmp_path: P
 def test_a_file_in_the_way_of_a_folder_is_replaced_by_an_empty_one(tmp_path: Path) -> None:
     write(tmp_path, "app")
     remove_conflict(str(tmp_path), "/app", is_folder=True)
-    assert is_replaced_folder(str(tmp_path / "app"))
+    assert os.getxattr(tmp_path / "app", "trusted.overlay.opaque") == b"y"
     assert list((tmp_path / "app").iterdir()) == []
 
 

@@ -17,8 +17,9 @@ IMAGE = {
     **dict.fromkeys(("/usr/bin/bash", "/usr/bin/cat", "/usr/bin/mawk", "/entry.sh", "/usr/bin/python3"), ""),
     **dict.fromkeys((f"{MACHINE}/libc.so.6", f"{MACHINE}/libtinfo.so.6", f"{MACHINE}/libssl.so.3"), ""),
     **dict.fromkeys((f"{MACHINE}/libpam_misc.so.0", f"{MACHINE}/security/pam_unix.so", "/opt/bash_env"), ""),
+    "/usr/libexec/coreutils/libstdbuf.so": "",
     **dict.fromkeys(("/etc/nsswitch.conf", "/etc/pam.d/su", "/root/.profile", "/usr/local/bin/x"), ""),
-    **dict.fromkeys(("/etc/profile.d/x", "/data/x"), ""),
+    **dict.fromkeys(("/etc/profile.d/x", "/data/x", "/usr/share/zoneinfo/UTC"), ""),
     "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nsys:x:3:3::/dev:/bin/false\n",
 }
 VARIABLES = [
@@ -35,6 +36,7 @@ def upper(tmp_path: Path) -> Path:
         write(tmp_path / "lower", path, text)
     (tmp_path / "lower/usr/bin/awk").symlink_to("/etc/alternatives/awk")
     (tmp_path / "lower/bin").symlink_to("usr/bin")
+    (tmp_path / "lower/etc/localtime").symlink_to("/usr/share/zoneinfo/UTC")
     (tmp_path / "container/upper").mkdir(parents=True)
     return tmp_path / "container/upper"
 
@@ -71,6 +73,8 @@ def undo(upper: Path) -> Layers:
         "/etc/nsswitch.conf",
         "/etc/environment",
         "/etc/default/locale",
+        "/etc/localtime",
+        "/usr/share/zoneinfo/UTC",
         "/etc/pam.d/su",
         "/etc/profile.d/new.sh",
         "/etc/profile.d/two\nlines.sh",
@@ -82,6 +86,10 @@ def undo(upper: Path) -> Layers:
         f"{MACHINE}/gconv/UTF-16.so",
         f"{MACHINE}/libpam_misc.so.0",
         f"{MACHINE}/security/pam_unix.so",
+        "/usr/libexec/coreutils",
+        "/usr/libexec/coreutils/libstdbuf.so",
+        "/usr/lib/coreutils/libstdbuf.so",
+        "/usr/bin/libstdbuf.so",
     ],
 )
 def test_what_could_speak_for_the_tests_is_put_back(upper: Path, path: str) -> None:
@@ -96,6 +104,7 @@ def test_what_could_speak_for_the_tests_is_put_back(upper: Path, path: str) -> N
         "/usr/bin/python3",
         "/usr/bin/gawk",  # the image has none
         "/usr/local/bin/mytool",
+        "/usr/bin/libtinfo.so.6",
         "/data/work",
         "/new/work",
         "/app/cat",
@@ -211,6 +220,11 @@ def test_users_that_the_agent_made_stay_without_their_startup_files(upper: Path)
 )
 def test_a_strange_home_restores_the_users_of_the_image(upper: Path, line: str) -> None:
     write(upper, "/etc/passwd", f"{line}\n{IMAGE['/etc/passwd']}")
+    assert undo(upper).undone == ["/etc/passwd"]
+
+
+def test_another_group_of_a_user_of_the_image_restores_the_users(upper: Path) -> None:
+    write(upper, "/etc/passwd", IMAGE["/etc/passwd"].replace("sys:x:3:3:", "sys:x:3:0:"))
     assert undo(upper).undone == ["/etc/passwd"]
 
 

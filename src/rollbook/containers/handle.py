@@ -33,7 +33,7 @@ from rollbook.containers.control_groups import (
 )
 from rollbook.containers.deleted_files import count_deleted_bytes
 from rollbook.containers.disk_use import measure_folders
-from rollbook.containers.layers import is_replaced_folder, read_unlinked, remove_conflict
+from rollbook.containers.layers import Layers, read_unlinked, remove_conflict
 from rollbook.containers.owners import OWNER_LABEL, Owner
 from rollbook.containers.runtime import (
     LabelledObject,
@@ -573,14 +573,6 @@ class ContainerHandle:
                 raise FileNotFoundError(f"{path} is no regular file")
             return found.read_bytes()
 
-    async def find_replaced_folders(self, folders: Iterable[str]) -> list[str]:
-        """Return which of these folders of the image are now something else, such as a link to another folder.
-
-        A listing of changes does not tell; the layer with the container's own files does, where we may read it.
-        """
-        upper = (await self.find_layers()).get("UpperDir")
-        return [folder for folder in folders if upper and is_replaced_folder(upper + folder)]
-
     async def find_layers(self) -> dict[str, str]:
         """Return the folders of this machine with the container's files; nothing where we may not read them."""
         shown = await self._runtime.require("container", "inspect", "--format", "{{json .GraphDriver.Data}}", self.name)
@@ -668,13 +660,13 @@ class ContainerHandle:
             await self._open_main(self._runtime.start_command(self.name), entrypoint=entrypoint)
 
     async def _repair_workdir(self) -> bool:
-        """Put folders where code inside left something else on the way to the working folder; return whether any."""
-        place = PurePosixPath(await self.find_workdir())
-        folders = [str(each) for each in (*reversed(place.parents), place) if each.name]
-        replaced = await self.find_replaced_folders(folders)
-        for folder in replaced:
-            await self.put_archive("/", _pack_folder(folder))
-        return bool(replaced)
+        """Put empty folders where code inside left something else on the way to the working folder; say whether any."""
+        if not (layers := await self.find_layers()):
+            return False
+        lost = await asyncio.to_thread(Layers(layers).find_lost_folders, await self.find_workdir())
+        if lost:
+            await self.put_archive("/", _pack_folders(lost))
+        return bool(lost)
 
     async def find_workdir(self) -> str:
         """Return the folder in which commands run."""
@@ -728,13 +720,14 @@ def _parse_listening(table: str) -> Iterator[int]:
             yield int(local.rpartition(":")[2], 16)
 
 
-def _pack_folder(path: str) -> bytes:
-    """Return an archive with an empty folder."""
+def _pack_folders(paths: Iterable[str]) -> bytes:
+    """Return an archive with empty folders."""
     archive = io.BytesIO()
     with open_archive(archive) as tar:
-        entry = tarfile.TarInfo(path.lstrip("/"))
-        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-        tar.addfile(entry)
+        for path in paths:
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
     return archive.getvalue()
 
 

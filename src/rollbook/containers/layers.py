@@ -7,6 +7,7 @@ so no file is ever copied. No link is followed outside these layers: code inside
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
 import shutil
@@ -26,6 +27,11 @@ KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 """Folders of the kernel, whose links lead anywhere."""
 
 MAX_LINKS = 40
+MAX_FOLLOWED, MAX_STEPS = 200_000, 2_000_000
+"""How many links of a container are followed, and how many places on their way are looked at: about 30 s."""
+
+MAX_PLACE_BYTES = 2048
+MAX_NOTED = 10_000
 
 
 class Found(NamedTuple):
@@ -44,21 +50,49 @@ class Layers:
         self.upper = data["UpperDir"]
         self.lowers = [each for each in data.get("LowerDir", "").split(":") if each]
         self.undone: list[str] = []
-        """The paths that were made those of the image again."""
+        """The paths that were made those of the image again; the first MAX_NOTED of them."""
+        self.undone_count = 0
         self._aside = tempfile.mkdtemp(prefix="rollbook-undone-", dir=posixpath.dirname(self.upper))
         self._moved = 0
 
-    def walk_changes(self, is_undone: Callable[[str, os.stat_result], bool]) -> None:
-        """Undo every change of the upper layer that is chosen; nothing inside a folder that was undone as a whole."""
-        folders = [""]
+    def walk_changes(self, is_undone: Callable[[str, os.stat_result], bool]) -> list[str]:
+        """Undo every change of the upper layer that is chosen; nothing inside a folder that was undone as a whole.
+
+        Return the links that stay. Those that are more than MAX_FOLLOWED are undone.
+        """
+        folders, links = [""], list[str]()
         while folders:
             folder = folders.pop()
             for name, status in _list_folder(self.upper + folder):
                 path = f"{folder}/{name}"
                 if is_undone(path, status):
                     self.put_back(path, permissions=False)
+                elif stat.S_ISLNK(status.st_mode):
+                    if len(links) < MAX_FOLLOWED:
+                        links.append(path)
+                    else:
+                        self.undo(path)
                 if stat.S_ISDIR(status.st_mode):
                     folders.append(path)  # one that was moved away is empty now
+        return links
+
+    def find_links_into(self, links: Iterable[str], folders: Sequence[str]) -> list[str]:
+        """Return which links lead into folders or to one around them, also where another link on the way does.
+
+        The links that are left after MAX_STEPS places count as such: code inside may have made any number of them.
+        So do links over a place with a long path: inside one may be valid that is too long for this machine.
+        """
+        steps, found = 0, list[str]()
+        for link in links:
+            place = "/"
+            for place, _ in _follow(link, [self.upper, *self.lowers]):
+                steps += 1
+                if steps > MAX_STEPS or len(os.fsencode(place)) > MAX_PLACE_BYTES or is_in(place, folders):
+                    found.append(link)
+                    break
+            else:
+                found += [link] if any(is_in(each, [place]) for each in folders) else []
+        return found
 
     def find_in_image(self, path: str) -> Found | None:
         """Return what the image has at a path without links."""
@@ -68,10 +102,10 @@ class Layers:
         """Return where a path leads inside. A link to a folder of the kernel that the image lacks is undone first."""
         while True:
             *links, place = _trace(path, [self.upper, *self.lowers])
-            count = len(self.undone)
+            count = self.undone_count
             for link in links if is_in(place, KERNEL_FOLDERS) else ():
                 self.undo(link)
-            if len(self.undone) == count:
+            if self.undone_count == count:
                 return place
 
     def resolve_in_image(self, path: str) -> str:
@@ -121,7 +155,9 @@ class Layers:
             else:
                 changed = True
                 self._move_aside(name, descriptor)
-            self.undone += [path] if changed else []
+            if changed:
+                self.undone_count += 1
+                self.undone += [path] if self.undone_count <= MAX_NOTED else []
 
     def move_aside(self, path: str) -> None:
         """Remove everything that the container has at a path besides the image, however large or deep it is."""
@@ -132,6 +168,22 @@ class Layers:
     def is_folder(self, path: str) -> bool:
         """Return whether a path without links is a folder in the container."""
         return _is_folder(_find(path, [self.upper, *self.lowers]))
+
+    def find_lost_folders(self, folder: str) -> list[str]:
+        """Return the folders on the way to one, and itself, from the first on that is no folder any more.
+
+        A link that the container has there counts as lost, for runtimes do not follow it inside. They are named without
+        links on their way.
+        """
+        way = [*_list_parents(folder), folder]
+        outer = ["/", *itertools.takewhile(self._leads_to_folder, way)][-1]
+        place = _trace(outer, [self.upper, *self.lowers])[-1]
+        lost = way[way.index(outer) + 1 if outer in way else 0 :]
+        return [posixpath.join(place, posixpath.relpath(each, outer)) for each in lost]
+
+    def _leads_to_folder(self, path: str) -> bool:
+        *links, place = _trace(path, [self.upper, *self.lowers])
+        return self.is_folder(place) and not any(_find(link, [self.upper]) for link in links)
 
     def _move_aside(self, name: str, folder: int) -> None:
         # Beside the layer, from where the runtime removes it with the container: that is one step for a folder.
@@ -175,31 +227,52 @@ def is_in(path: str, folders: Sequence[str]) -> bool:
     return any(path == each or path.startswith(f"{each.rstrip('/')}/") for each in folders)
 
 
-def is_replaced_folder(path: str) -> bool:
-    """Whether a path of the layer is something else than the folder of the image: a file, a link, or a new folder."""
-    with suppress(OSError):
-        return not stat.S_ISDIR(os.lstat(path).st_mode) or _is_opaque(path)
-    return False
-
-
 def _trace(path: str, layers: Sequence[str]) -> list[str]:
     """Return every link on the way of a path, each by its own path without links, and where the last one leads."""
-    links: list[str] = []
-    place, left = "/", path
+    links, place = [], "/"
+    for place, is_link in _follow(path, layers):
+        links += [place] if is_link else []
+    return [*links, place]
+
+
+def _follow(path: str, layers: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Yield each place on the way of a path, by its own path without links, and whether it is a link that is followed.
+
+    The layers that are visible in a place are kept for what is in it: deep folders take no longer than shallow ones.
+    """
+    way = [("/", list(_find_folders("/", layers)))]
+    left, links = path, 0
     while left:
         part, _, left = left.lstrip("/").partition("/")
-        place = posixpath.normpath(posixpath.join(place, part))
-        found = _find(place, layers)
-        if found and stat.S_ISLNK(found.status.st_mode) and len(links) < MAX_LINKS:
-            links.append(place)
+        folder, visible = way[-1]
+        if part in ("", "."):
+            continue
+        if part == "..":
+            way = way[:-1] or way
+            yield way[-1][0], False
+            continue
+        place = posixpath.join(folder, part)
+        found = _find_visible_entry(place, visible)
+        is_link = found is not None and stat.S_ISLNK(found.status.st_mode) and links < MAX_LINKS
+        yield place, is_link
+        if found and is_link:
+            links += 1
             target = os.readlink(found.layer + place)
-            place, left = "/" if target.startswith("/") else posixpath.dirname(place), f"{target}/{left}"
-    return [*links, place]
+            way = way[:1] if target.startswith("/") else way
+            left = f"{target}/{left}"
+        else:
+            way.append((place, list(_find_folders(place, visible))))
+    yield way[-1][0], False  # a link may lead to a folder around it
 
 
 def _find(path: str, layers: Sequence[str]) -> Found | None:
     """Return what layers have at a path whose folders are no links."""
-    for layer in _find_visible(posixpath.dirname(path), layers):
+    return _find_visible_entry(path, _find_visible(posixpath.dirname(path), layers))
+
+
+def _find_visible_entry(path: str, layers: Sequence[str]) -> Found | None:
+    """Return what layers have at a path whose folder is visible in all of them."""
+    for layer in layers:
         with suppress(OSError):
             status = os.lstat(layer + path)
             return None if _is_whiteout(status) else Found(layer, status)

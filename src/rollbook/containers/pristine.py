@@ -31,8 +31,8 @@ kill link ln locale logname ls mawk md5sum md5sum.textutils mesg mkdir mkfifo mk
 nice nl nohup nproc numfmt od original-awk paste pathchk pgrep pidof pinky pkill pr printenv printf ps ptx pwd
 rbash readlink realpath rev rgrep rm rmdir run-parts runcon runuser sdiff sed seq setpriv setsid sh sha1sum
 sha224sum sha256sum sha384sum sha512sum shred shuf sleep sort split stat stdbuf stty su sudo sum sync tac tail
-tar tee tempfile test timeout touch tput tr true truncate tsort tty uname uncompress unexpand uniq unlink unxz users
-vdir wc which which.debianutils who whoami xargs xxd xz xzcat yes zcat zcmp zdiff zegrep zfgrep zforce zgrep
+tar tee tempfile test timeout touch tput tr true truncate tsort tty uname uncompress unexpand uniq unix_chkpwd unlink
+unxz users vdir wc which which.debianutils who whoami xargs xxd xz xzcat yes zcat zcmp zdiff zegrep zfgrep zforce zgrep
 zless zmore znew
 """
 PROGRAMS = frozenset(_PROGRAMS.split())
@@ -54,10 +54,16 @@ CPU_FOLDERS = re.compile(r"glibc-hwcaps|x86-64-v\d|tls|haswell|xeon_phi|avx512_1
 """Folders for some processors, in which the loader looks before the folder that they are in."""
 
 PROGRAM_FOLDERS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
-LIBRARY_FOLDERS = (
+_LIBRARY_FOLDERS = (
     *("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/usr/libexec"),
     *(f"{each}/{machine}-linux-gnu" for each in ("/lib", "/usr/lib") for machine in ("x86_64", "aarch64")),
 )
+LIBRARY_FOLDERS = (*_LIBRARY_FOLDERS, *(f"{each}/coreutils" for each in _LIBRARY_FOLDERS))
+"""Folders of libraries, with those where `stdbuf` has the library that it loads into other programs."""
+
+STDBUF_LIBRARIES = tuple(f"{each}/libstdbuf.so" for each in PROGRAM_FOLDERS)
+"""Where `stdbuf` looks for its library first: next to the program."""
+
 SETTING_FOLDERS = ("/etc/alternatives", "/etc/default", "/etc/pam.d", "/etc/profile.d", "/etc/security")
 SYSTEM_FOLDERS = (
     *("/usr", "/usr/local", "/etc", "/run", "/tmp", "/var", "/var/tmp"),
@@ -69,6 +75,18 @@ SYSTEM_FOLDERS = (
 LOGS = "/logs"
 TEST_FOLDERS = (LOGS, f"{LOGS}/verifier", "/tests")
 """Folders in which tests and rewards are put."""
+
+ANSWER_PLACES = (
+    *("/tests", f"{LOGS}/verifier", "/proc"),
+    *("/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"),
+)
+"""Where the tests have what they expect, and the kernel their command lines and open files.
+
+The agent may not make links that lead there: tests would compare their answer with itself.
+"""
+
+RUNTIME_LINK = "/etc/mtab"
+"""A link to /proc that podman makes in every container."""
 
 SETTINGS = re.compile(
     r"/etc/(?:nsswitch\.conf|environment|login\.defs|locale\.conf|profile|bash\.bashrc|bash\.bash_logout|bashrc|inputrc|"
@@ -83,8 +101,8 @@ PAM_FOLDER = "/etc/pam.d"
 PAM_PROGRAMS = ("su", "su-l", "sudo", "sudo-i", "runuser", "runuser-l", "login", "other")
 PAM_INCLUDE = re.compile(r"^\s*(?:@include|-?\w+\s+(?:include|substack))\s+(\S+)", re.MULTILINE)
 
-SETTING_FILES = ("/etc/default/locale", "/etc/default/su", "/etc/default/login")
-"""Settings in a folder that the image may lack: the agent could make it a link."""
+SETTING_FILES = ("/etc/localtime", "/etc/default/locale", "/etc/default/su", "/etc/default/login")
+"""Settings that are a link, or in a folder that the image may lack: the agent could make it a link."""
 
 STARTUP_FILES = frozenset(
     [
@@ -101,7 +119,8 @@ PASSWD, GROUP, CACHE = "/etc/passwd", "/etc/group", "/etc/ld.so.cache"
 MAX_USER_BYTES = 1 << 18
 MAX_HOME_CHARS = 255
 USER_LINE = re.compile(
-    r"(?P<name>[\w.$-]+):[ -9;-~]*:(?P<uid>\d{1,10}):\d{1,10}:[ -9;-~\x80-\xff]*:(?P<home>/[ -9;-~]*):[ -9;-~]*",
+    r"(?P<name>[\w.$-]+):[ -9;-~]*:(?P<uid>\d{1,10}):(?P<gid>\d{1,10}):"
+    r"[ -9;-~\x80-\xff]*:(?P<home>/[ -9;-~]*):[ -9;-~]*",
     re.ASCII,
 )
 """A line of /etc/passwd with seven fields of printable characters; the name of a person may have any letters."""
@@ -131,7 +150,7 @@ async def restore_pristine_files(
     except OSError as error:
         raise ContainerError(f"the files of the image cannot be put back: {error}") from None
     shown = [each.encode(errors="surrogateescape").decode(errors="replace") for each in sorted(layers.undone)]
-    more = len(shown) - MAX_REPORTED
+    more = layers.undone_count - MAX_REPORTED
     return [*shown[:MAX_REPORTED], *([f"and {more} more"] if more > 0 else [])]
 
 
@@ -177,7 +196,7 @@ def undo_changes(
     _restore_programs(layers, PROGRAMS | run.programs, search_path, homes)
     values = [(name, text) for name, value in variables for text in _expand(value, variables, homes)]
     named = [path for name in FILE_VARIABLES for path in _list_paths(values, name, workdir)]
-    for path in (*SETTING_FILES, *named, *run.paths, *_list_pam_files(layers)):
+    for path in (*SETTING_FILES, *STDBUF_LIBRARIES, *named, *run.paths, *_list_pam_files(layers)):
         layers.put_back(path)
     folders = [*LIBRARY_FOLDERS, *_list_paths(variables, "LD_LIBRARY_PATH", workdir)]
     libraries, known = [layers.resolve(each) for each in folders], layers.list_in_image(folders)
@@ -193,7 +212,9 @@ def undo_changes(
             return True
         return is_in(path, libraries) and _hides_library(path, status, known)
 
-    layers.walk_changes(is_undone)
+    links = layers.walk_changes(is_undone)
+    for link in layers.find_links_into([each for each in links if each != RUNTIME_LINK], ANSWER_PLACES):
+        layers.undo(link)
     if _redirects(layers, known):
         layers.put_back(CACHE)
 
@@ -289,6 +310,7 @@ class User(NamedTuple):
     """A line of /etc/passwd: what decides who somebody is, and which startup files a shell of theirs reads."""
 
     uid: int
+    gid: int
     home: str
 
 
@@ -318,7 +340,7 @@ def _read_users(layers: Layers, *, image: bool = False) -> dict[str, User] | Non
         match = USER_LINE.fullmatch(line)
         if not match or match["name"] in users:
             return None
-        users[match["name"]] = User(int(match["uid"]), posixpath.normpath(match["home"]))
+        users[match["name"]] = User(int(match["uid"]), int(match["gid"]), posixpath.normpath(match["home"]))
     return users
 
 

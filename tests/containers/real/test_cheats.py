@@ -19,6 +19,10 @@ from cheats import (
     DESTRUCTIONS,
     DOCKERFILE,
     INSTRUCTION,
+    LINK_CHEATS,
+    LINK_TESTS,
+    NESTED_DESTRUCTIONS,
+    NESTED_FOLDER,
     TESTS,
     VOLUME_CHEATS,
     VOLUMES,
@@ -58,6 +62,16 @@ def test_no_cheat_gets_a_reward(tmp_path: Path) -> None:
         make_task(tmp_path / "tasks" / name, script, VERIFIERS.get(name, ""))
     make_task(tmp_path / "tasks" / "honest", "echo hello > /app/word.txt")
     expect_no_reward(tmp_path, CHEATS)
+
+
+def test_no_link_in_place_of_the_answer_gets_a_reward(tmp_path: Path) -> None:
+    honest = "mkdir /data; echo hello > /data/word; ln -s /data/word /app/word.txt"
+    for name, script in {**LINK_CHEATS, "honest": honest}.items():
+        task = tmp_path / "tasks" / name
+        make_task(task, script)
+        (task / "tests" / "expected.txt").write_text("hello\n")
+        (task / "tests" / "test.sh").write_text(LINK_TESTS)
+    expect_no_reward(tmp_path, LINK_CHEATS)
 
 
 @podman_only
@@ -101,6 +115,22 @@ def expect_no_reward(tmp_path: Path, cheats: Mapping[str, str]) -> None:
 def test_no_destruction_avoids_a_score(tmp_path: Path) -> None:
     for name, script in DESTRUCTIONS.items():
         make_task(tmp_path / "tasks" / name, script, VERIFIERS.get(name, ""))
+    expect_scores(tmp_path, DESTRUCTIONS)
+
+
+def test_no_destruction_of_a_folder_around_the_working_folder_avoids_a_score(tmp_path: Path) -> None:
+    for name, script in NESTED_DESTRUCTIONS.items():
+        task = tmp_path / "tasks" / name
+        make_task(task, script)
+        with (task / "task.toml").open("a") as file:
+            file.write(f'workdir = "{NESTED_FOLDER}"\n')
+        with (task / "environment" / "Dockerfile").open("a") as file:
+            file.write(f"RUN mkdir -p {NESTED_FOLDER}\n")
+    expect_scores(tmp_path, NESTED_DESTRUCTIONS)
+
+
+def expect_scores(tmp_path: Path, scripts: Mapping[str, str]) -> None:
+    """Run all tasks of a folder: all are scored 0 at the first attempt, and nothing is left."""
     out = tmp_path / "run"
     rollbook.run(
         f"harbor:{tmp_path / 'tasks'}", agent="oracle", out=str(out), concurrency=AT_ONCE, allow_shortfall=True
@@ -108,7 +138,7 @@ def test_no_destruction_avoids_a_score(tmp_path: Path) -> None:
     run = rollbook.load(out)
     assert {task: failure.message for task, _, failure in run.failures()} == {}
     scores = {rollout.task.id: (rollout.score.reward, rollout.attempt) for rollout in run.rollouts() if rollout.score}
-    assert scores == dict.fromkeys(DESTRUCTIONS, (0.0, 1))
+    assert scores == dict.fromkeys(scripts, (0.0, 1))
     assert list_left() == []
 
 
@@ -124,6 +154,24 @@ def test_an_agent_cannot_avoid_its_score_by_permissions_of_a_folder_on_the_way_t
     )
     rollbook.run(f"harbor:{task}", agent="oracle", out=str(tmp_path / "run"), allow_shortfall=True)
     assert [rollout.score.reward for rollout in rollbook.load(tmp_path / "run").rollouts() if rollout.score] == [0.5]
+
+
+def test_tests_run_with_the_group_that_their_user_has_in_the_image(tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    make_task(task, "sed -i '/^judge:/s/:[0-9]*:[0-9]*:/:1000:0:/' /etc/passwd; id judge", 'user = "judge"')
+    (task / "tests" / "test.sh").write_text("#!/bin/bash\nid -g > /logs/verifier/reward.txt\n")
+    rollbook.run(f"harbor:{task}", agent="oracle", out=str(tmp_path / "run"))
+    assert [rollout.score.reward for rollout in rollbook.load(tmp_path / "run").rollouts() if rollout.score] == [1000.0]
+
+
+def test_tests_have_the_time_zone_of_the_image(tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    make_task(task, "readlink /etc/localtime; ln -sfn /evil /etc/localtime")
+    (task / "tests" / "test.sh").write_text(
+        "#!/bin/bash\nreadlink /etc/localtime | grep -c evil > /logs/verifier/reward.txt\n"
+    )
+    rollbook.run(f"harbor:{task}", agent="oracle", out=str(tmp_path / "run"))
+    assert [rollout.score.reward for rollout in rollbook.load(tmp_path / "run").rollouts() if rollout.score] == [0.0]
 
 
 def test_a_folder_in_place_of_a_file_does_no_harm_to_work_that_is_done(tmp_path: Path) -> None:

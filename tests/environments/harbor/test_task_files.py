@@ -147,6 +147,7 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(tmp_path: Path, toml: st
         ("[verifyer]\n", "verifyer"),
         (QUIET + "memory_mb = 'much'", "memory_mb"),
         ("[environment\n", "task.toml"),
+        (f"[metadata]\nx = {'[' * 3000}{']' * 3000}\n", "nested too deeply"),
     ],
 )
 def test_a_field_that_is_unknown_or_wrong_is_refused_with_its_file(tmp_path: Path, toml: str, names: str) -> None:

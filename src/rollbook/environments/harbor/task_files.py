@@ -342,6 +342,8 @@ def read_task(folder: Path) -> HarborTask:
         config = msgspec.convert(tables, TaskConfig)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"{path}: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{path}: tables or arrays are nested too deeply") from None
     return HarborTask(folder, config)
 
 
