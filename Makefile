@@ -53,7 +53,7 @@ bench: .venv/dev ## Run the benchmarks against bare clients and plain scans; BEN
 	.venv/bin/python benchmarks/mistakes.py $(BENCH)
 	.venv/bin/python benchmarks/routing.py $(BENCH)
 
-bench-budget: .venv/dev ## Run the engine's benchmark at a tenth of its size, in about two minutes; fail where a figure is worse than twice its bound.
+bench-budget: .venv/dev ## Run the engine's benchmark with fewer rollouts, in two minutes on a quiet machine; fail where a figure is worse than twice its bound.
 	.venv/bin/python benchmarks/engine.py --budget
 
 profile: .venv/dev .venv-profile/ready ## Sample what a worker's event loop spends its time on, by package.

@@ -144,9 +144,11 @@ def throughput(folder: Path, counts: list[int], rounds: int) -> Iterator[Figure]
             yield Figure(
                 f"{count} rollouts, relative to the bare client", statistics.median(ratios), "x", 0.70, True, detail
             )
-            yield Figure(f"{count} rollouts, CPU of the whole tree", statistics.median(cpus), "ms each", 1.0)
+            most = 1.0 if count < LONG_RUN else 0.5  # the start and the report are part of it
+            yield Figure(f"{count} rollouts, CPU of the whole tree", statistics.median(cpus), "ms each", most)
 
 
+LONG_RUN = 5_000
 TOOLS = HERE / "peer_programs" / "rollbook_environments.py"
 TURNS = 5
 
@@ -317,8 +319,8 @@ def show(figures: list[Figure]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the size")
-    parser.add_argument("--budget", action="store_true", help="a tenth of the size; fails at twice a bound")
+    parser.add_argument("--quick", action="store_true", help="fewer rollouts and rounds")
+    parser.add_argument("--budget", action="store_true", help="smaller; fails only at twice a bound")
     given = parser.parse_args()
     quick = given.quick or given.budget
     figures: list[Figure] = []
@@ -334,7 +336,12 @@ def main() -> int:
             figures += reading(folder, 3 if quick else 5)
         finally:
             show(figures)
-    return int(not all(figure.is_met(2.0 if given.budget else 1.0) for figure in figures))
+    failed = [figure.what for figure in figures if not figure.is_met(2.0 if given.budget else 1.0)]
+    if given.budget:
+        print(
+            f"budget: {len(failed)} of {len(figures)} figures are worse than twice their bound", *failed, sep="\n    "
+        )
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

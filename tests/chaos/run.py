@@ -26,6 +26,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ FINISH_S = 150.0
 VIOLATED, CHECK_FAILED = 1, 3
 MAX_RESUMES = 12
 DISK_MB = 32
-MARK = "CHAOS_MARK"
+MARK, OWN_MOUNTS = "CHAOS_MARK", "CHAOS_MOUNTS"
+UNSHARE = ("unshare", "--mount", "--propagation", "private")
 BLEND = f"environments:\n  - env: {HERE / 'environment.py'}:Sums\n  - env: {HERE / 'environment.py'}:Programs\n"
 
 
@@ -459,9 +461,17 @@ def mount(*words: object) -> bool:
     return subprocess.run(["mount", *map(str, words)], timeout=30).returncode == 0
 
 
+@cache
+def can_mount() -> bool:
+    """Whether this process may mount: root in a container, for example, may not."""
+    if os.geteuid() or not shutil.which(UNSHARE[0]):
+        return False
+    return subprocess.run([*UNSHARE, "true"], capture_output=True, timeout=30).returncode == 0
+
+
 def mount_disk(at: Path) -> Path | None:
     """Mount a small file system; None without the right to."""
-    return at if not os.geteuid() and mount("-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", at) else None
+    return at if can_mount() and mount("-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", at) else None
 
 
 def skip(what: str, why: str) -> None:
@@ -470,8 +480,11 @@ def skip(what: str, why: str) -> None:
 
 def announce(parent: Path | None, shim: Path | None) -> None:
     """Say loudly which faults this machine does not allow."""
-    if os.geteuid() or parent:
-        skip("full disk, two mounts of one folder", "a folder was given" if parent else "only root may mount")
+    if parent or not can_mount():
+        skip(
+            "full disk, two mounts of one folder",
+            "a folder was given" if parent else "only root may mount, with unshare",
+        )
     if shim is None:
         skip("failing system calls, clocks", "there is no C compiler (cc) for the preloaded shim")
     clients = {"nfs", "nfs4", "cifs", "ceph", "lustre", "9p"} & set(Path("/proc/filesystems").read_text().split())
@@ -490,10 +503,9 @@ def main() -> int:
     if options.folder and not options.folder.is_dir():
         parser.error(f"--folder {options.folder}: there is no such folder; make it, or mount a file system there")
     os.environ["PYTHONPATH"] = f"{HERE.parent}{os.pathsep}{ROOT / 'src'}"
-    if not os.geteuid() and not os.environ.get("CHAOS_MOUNTS"):  # so that no mount outlives this process
-        os.environ["CHAOS_MOUNTS"] = "private"
-        private = ["unshare", "--mount", "--propagation", "private"]
-        os.execvp(private[0], [*private, sys.executable, "-m", "chaos.run", *sys.argv[1:]])
+    if can_mount() and not os.environ.get(OWN_MOUNTS):  # so that no mount outlives this process
+        os.environ[OWN_MOUNTS] = "1"
+        os.execvp(UNSHARE[0], [*UNSHARE, sys.executable, "-m", "chaos.run", *sys.argv[1:]])
     first = secrets.randbelow(10**6) if options.seed is None else options.seed
     print(f"chaos: seed {first}", flush=True)
     with tempfile.TemporaryDirectory(prefix="chaos-shim-") as built:
