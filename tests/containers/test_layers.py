@@ -167,21 +167,21 @@ def test_folders_on_the_way_to_one_are_lost_from_the_first_that_leads_to_none(
     container: tuple[Layers, Path, Path], tmp_path: Path
 ) -> None:
     layers, upper, lower = container
-    write(lower, "srv/a/work/x", "moved/a/work/x", "proc/x")
+    write(lower, "srv/a/inner/x", "moved/a/inner/x", "proc/x")
     (lower / "linked").symlink_to("/srv")
-    way = ["/srv", "/srv/a", "/srv/a/work"]
-    assert layers.find_lost_folders("/srv/a/work") == layers.find_lost_folders("/linked/a/work") == []
-    (tmp_path / "outside/a/work").mkdir(parents=True)
+    way = ["/srv", "/srv/a", "/srv/a/inner"]
+    assert layers.find_lost_folders("/srv/a/inner") == layers.find_lost_folders("/linked/a/inner") == []
+    (tmp_path / "outside/a/inner").mkdir(parents=True)
     for target in ("/moved", f"{tmp_path}/outside", "srv", "/proc", "/none"):
         (upper / "srv").symlink_to(target)
-        assert layers.find_lost_folders("/srv/a/work") == way
+        assert layers.find_lost_folders("/srv/a/inner") == way
         (upper / "srv").unlink()
     write(upper, "srv/a")
-    assert layers.find_lost_folders("/srv/a/work") == layers.find_lost_folders("/linked/a/work") == way[1:]
+    assert layers.find_lost_folders("/srv/a/inner") == layers.find_lost_folders("/linked/a/inner") == way[1:]
     (upper / "srv/a").unlink()
     (upper / "srv").rmdir()
     remove(upper, "srv")
-    assert layers.find_lost_folders("/srv/a/work") == way
+    assert layers.find_lost_folders("/srv/a/inner") == way
 
 
 def test_links_that_lead_into_folders_are_found_whatever_is_on_their_way(
