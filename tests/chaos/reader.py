@@ -13,6 +13,7 @@ covers does not change; a key without a scored line has the final failure that n
 
 import hashlib
 import json
+import math
 import re
 import struct
 import sys
@@ -23,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 NEVER = 1 << 30
-MOST_REPEATED = 8  # twice what a worker has in flight: it may have been stopped, and taken for gone, twice
+MOST_REPEATED = 8  # twice what a worker has in flight: its chunks were taken over twice, and it went on in between
+ATTEMPTS = {"environment_error": 3, "sandbox_error": 3}
+"""How many attempts a rollout has in one round, of the failures that chaos causes and no repeated call hides."""
 INFRA = {"model_unavailable", "model_timeout", "bad_completion", "nonfinite_logprobs", "environment_error"} | {
     "sandbox_error", "container_error", "judge_error", "agent_error", "worker_lost"
 }  # fmt: skip
@@ -44,14 +47,16 @@ class Run:
             self.sizes += part["chunks"]
         self.rounds = [json.loads(file.read_bytes()) for file in sorted((path / "rounds").glob("[0-9]*.json"))]
         self.owners: dict[int, dict[str, int]] = {}
+        self.epochs: Counter[tuple[int, int]] = Counter()
         records = [path / "run.json", path / "plan.json", *(path / "rounds").glob("[0-9]*.json")]
         for file in [*records, *(path / "leases").glob("[0-9]*"), *(path / "done").glob("[0-9]*.json")]:
             found = re.fullmatch(rb'(.*),\s*"crc": ?"(\w{8})"\s*}\s*', file.read_bytes(), re.DOTALL)
             if found and b"%08x" % zlib.crc32(found[1]) != found[2]:
                 self.damaged.add(file.name)
         for file in sorted((path / "leases").glob("[0-9]*"), key=lambda file: int(file.suffix[1:])):
-            worker = json.loads(file.read_bytes())["worker"]
-            self.owners.setdefault(int(file.stem), {}).setdefault(worker, int(file.suffix[1:]))
+            lease = json.loads(file.read_bytes())
+            self.owners.setdefault(int(file.stem), {}).setdefault(lease["worker"], int(file.suffix[1:]))
+            self.epochs[int(file.stem), lease["round"]] += 1
         self.seals: dict[int, dict[str, Any]] = {}
         for file in sorted((path / "done").glob("[0-9]*.json"), key=lambda file: (file.name[:5], len(file.name), file)):
             self.seals[int(file.name[:5])] = json.loads(file.read_bytes())
@@ -61,6 +66,7 @@ class Run:
         self.lines: list[tuple[tuple[str, int], str, dict[str, Any]]] = []
         self.failures: list[tuple[tuple[str, int], str, dict[str, Any]]] = []
         self.scored_by: dict[tuple[str, tuple[str, int]], int] = {}
+        self.scored_lines = 0
         for file in sorted((path / "journals").glob("[!.]*.jsonl")):
             self._read_journal(file)
 
@@ -82,6 +88,7 @@ class Run:
                 self._add(file, worker, end, key, line)
 
     def _add(self, file: Path, worker: str, end: int, key: tuple[str, int], line: dict[str, Any]) -> None:
+        self.scored_lines += line["status"] == "scored"
         again = self.seen.setdefault((worker, key, line["status"], line["round"], line["attempt"]), line)
         if _without_refs(again) != _without_refs(line):  # a failed fsync repeats a line, token references apart
             self.wrong.append(f"{file.name}: {key} has two different lines of one attempt")
@@ -113,23 +120,36 @@ class Run:
                 self.wrong.append(f"chunk {number}: sealed {seal['scored']} {seal['failed']}, has {scored} {failed}")
 
     def check_repeats(self) -> None:
-        """Check that others repeated of a worker only what it had in flight: such rollouts end after the takeover.
+        """Check that no worker runs again what the workers before it had scored when it took over their chunk.
 
-        A later round finds all lines of earlier ones, and repeats nothing that was scored.
+        A seal has the lines of earlier owners as they were at the last takeover. Where a chunk was taken over twice in
+        a round, its first owner may have gone on in between, and ended what it had in flight. A later round finds all
+        lines of earlier ones.
         """
         workers: dict[tuple[str, int], set[str]] = {}
-        for key, name, _ in self.lines:
+        rounds: dict[tuple[str, int], set[int]] = {}
+        for key, name, line in self.lines:
             workers.setdefault(key, set()).add(name.split(".")[0])
-        repeated = [(self.owners[self.chunk_of[key]], each) for key, each in workers.items() if len(each) > 1]
-        first = [min(each, key=owners.__getitem__) for owners, each in repeated]
-        for worker, count in Counter(first).items():
+            rounds.setdefault(key, set()).add(line["round"])
+        first: Counter[str] = Counter()
+        for key, each in workers.items():
+            owners = self.owners[self.chunk_of[key]]
+            if len(each) > 1 and self.epochs[self.chunk_of[key], min(rounds[key])] < 3:
+                self.wrong.append(f"{key} was scored by {min(each, key=owners.__getitem__)}, and run again after it")
+            elif len(each) > 1:
+                first[min(each, key=owners.__getitem__)] += 1
+        for worker, count in first.items():
             if count > MOST_REPEATED:
                 self.wrong.append(f"{worker}: {count} of its scored rollouts were run again by others")
-        rounds: dict[tuple[str, int], set[int]] = {}
-        for key, _, line in self.lines:
-            rounds.setdefault(key, set()).add(line["round"])
         again = [(min(each), max(each), key) for key, each in rounds.items() if len(each) > 1]
         self.wrong += [f"{key} was scored in round {first}, and run again in {last}" for first, last, key in again]
+
+    def check_attempts(self) -> None:
+        """Check that no failure is final before its attempts are used up."""
+        for key, name, line in self.failures:
+            kind = line["failure"]["kind"]
+            if line["final"] and line["attempt"] < ATTEMPTS.get(kind, 1):
+                self.wrong.append(f"{name}: {key} is given up after {line['attempt']} attempts: {kind}")
 
     def _is_as_sealed(self, name: str, extent: dict[str, Any]) -> bool:
         file = self.path / "journals" / name
@@ -192,25 +212,84 @@ class Run:
             rewards = [self.scored[key][2]["reward"] for key in own & self.scored.keys()]
             failed = Counter(self.failed[key] for key in (own & self.failed.keys()) - self.scored.keys())
             known = {"requested": len(own), "scored": len(rewards), "failed": failed, "pending": 0}
+            if numbers is report:
+                known["dropped"] = self.scored_lines - len(self.scored)
+            else:
+                known |= self._sum_usage(own)
             self._compare(f"{what}, {name}", numbers, known)
             mean = sum(rewards) / len(rewards) if rewards else None
             if "mean" in numbers and (None in (mean, numbers["mean"]) or abs(numbers["mean"] - mean) > 1e-9):
                 self.wrong.append(f"{what}, {name}: mean {numbers['mean']}, not {mean}")
-            for field, value in self._count_passes(own).items() if "mean" in numbers else ():
-                if abs(numbers.get(field, 9.0) - value) > 1e-9:
-                    self.wrong.append(f"{what}, {name}: {field} {numbers.get(field)}, not {value}")
+            if numbers is not report:
+                self._check_estimates(f"{what}, {name}", numbers, own)
 
-    def _count_passes(self, keys: set[tuple[str, int]]) -> dict[str, float]:
-        """Return pass@k and pass^k: means over the tasks with k scored samples, each over all choices of k of them."""
+    def _sum_usage(self, keys: set[tuple[str, int]]) -> dict[str, int]:
+        lines = [self.scored[key][2] for key in keys & self.scored.keys()]
+        sums = {field: sum(line["usage"][field] for line in lines) for field in ("prompt_tokens", "completion_tokens")}
+        return sums | {"turns": sum(len(line["turns"]) for line in lines)}
+
+    def _check_estimates(self, what: str, numbers: dict[str, Any], keys: set[tuple[str, int]]) -> None:
+        """Compute pass@k, pass^k and the intervals again; a bootstrap must be near the interval, if there are tasks."""
         rewards: dict[str, list[float]] = {}
         for key in keys & self.scored.keys():
             rewards.setdefault(key[0], []).append(self.scored[key][2]["reward"])
-        values: dict[str, list[float]] = {}
-        for k, each in ((k, each) for k in (1, 2, 4) for each in rewards.values() if len(each) >= k):
-            chosen = [sum(choice) for choice in combinations(each, k)]
-            values.setdefault(f"pass@{k}", []).append(sum(total > 0 for total in chosen) / len(chosen))
-            values.setdefault(f"pass^{k}", []).append(sum(total == k for total in chosen) / len(chosen))
-        return {name: sum(each) / len(each) for name, each in values.items()}
+        shares = count_passes([*rewards.values()])
+        known = {name: sum(values) / len(values) for name, values in shares.items()}
+        for field, value in known.items():
+            if abs(numbers.get(field, 9.0) - value) > 1e-9:
+                self.wrong.append(f"{what}: {field} {numbers.get(field)}, not {value}")
+        bounds = {f"{name}_interval": find_interval([[value] for value in shares[name]]) for name in shares}
+        bounds = {field: each for field, each in bounds.items() if "@" in field}
+        bounds["mean_interval"] = find_interval([*rewards.values()])
+        if len(rewards) >= 20:
+            bounds |= {"mean_bootstrap": bounds["mean_interval"], "pass@1_bootstrap": bounds["pass@1_interval"]}
+        for field, each in bounds.items():
+            if not _is_near(numbers.get(field), each, 0.25 if "bootstrap" in field else 1e-5):
+                self.wrong.append(f"{what}: {field} {numbers.get(field)}, not {each}")
+
+
+def count_passes(rewards: list[list[float]]) -> dict[str, list[float]]:
+    """Return pass@k and pass^k of every task with k scored samples, each over all choices of k of them."""
+    values: dict[str, list[float]] = {}
+    for k, each in ((k, each) for k in (1, 2, 4) for each in rewards if len(each) >= k):
+        chosen = [sum(choice) for choice in combinations(each, k)]
+        values.setdefault(f"pass@{k}", []).append(sum(total > 0 for total in chosen) / len(chosen))
+        values.setdefault(f"pass^{k}", []).append(sum(total == k for total in chosen) / len(chosen))
+    return values
+
+
+def find_interval(values: list[list[float]]) -> tuple[float, float] | None:
+    """Return the 95% interval of the mean of all values, where those of one task are one draw, within 0 and 1."""
+    count, tasks = sum(map(len, values)), len(values)
+    mean = sum(map(sum, values)) / count if count else 0.0
+    squares = sum((sum(each) - len(each) * mean) ** 2 for each in values)
+    if tasks < 2 or squares < 1e-20:
+        return None
+    half = find_quantile(tasks - 1) * math.sqrt(tasks / (tasks - 1) * squares) / count
+    return max(mean - half, 0.0), min(mean + half, 1.0)
+
+
+def find_quantile(freedom: int, steps: int = 2000) -> float:
+    """Return Student's quantile of 0.975: where Simpson's rule of the density, from 0, gives 0.475."""
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+
+    def integrate(end: float) -> float:
+        heights = [(1 + (end * i / steps) ** 2 / freedom) ** (-(freedom + 1) / 2) for i in range(steps + 1)]
+        weighted = heights[0] + heights[-1] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2])
+        return scale * weighted * end / steps / 3
+
+    low, high = 0.0, 20.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if integrate(middle) < 0.475 else (low, middle)
+    return low
+
+
+def _is_near(found: list[float] | None, known: tuple[float, float] | None, share: float) -> bool:
+    """Whether two intervals are equal, but for a share of the width of one."""
+    if found is None or known is None:
+        return found is known
+    return all(abs(one - other) <= share * (known[1] - known[0]) for one, other in zip(found, known, strict=True))
 
 
 def _ask(asked: dict[str, Any]) -> dict[str, str]:
@@ -245,6 +324,31 @@ def _reopens(later: dict[str, Any], line: dict[str, Any]) -> bool:
     return "all" in retry or kind in retry or ("infra" if kind in INFRA else "data") in retry
 
 
+def count_pending(path: Path) -> int:
+    """Return how many keys are neither scored nor failed for good."""
+    run = Run(path)
+    return len(run.chunk_of.keys() - run.scored.keys() - run.failed.keys())
+
+
+def count_reported(path: Path) -> tuple[list[str], int, int] | None:
+    """Return which leases and seals there are, and how much they and the last heartbeats count as scored and as failed.
+
+    Only in the first round. None while a heartbeat is written.
+    """
+    run, scored, failed = Run(path), 0, 0
+    for number in range(len(run.sizes)):
+        counts = run.seals.get(number)
+        if counts is None and (owners := run.owners.get(number)):
+            file = path / "workers" / f"{max(owners, key=owners.__getitem__)}.json"
+            try:
+                counts = json.loads(file.read_bytes())["chunks"].get(str(number))
+            except (FileNotFoundError, ValueError):
+                return None
+        scored += counts["scored"] if counts else 0
+        failed += sum(counts["failed"].values()) if counts else 0
+    return sorted(file.name for folder in ("leases", "done") for file in (path / folder).iterdir()), scored, failed
+
+
 def count_sealed(path: Path) -> dict[str, str]:
     """Return which line of each key of a sealed chunk counts, by its checksum; they may not change any more."""
     run = Run(path)
@@ -264,6 +368,7 @@ def check(path: Path, expected: dict[str, Any]) -> list[str]:
     run.wrong += [f"{key} failed, although nothing is wrong with its verifier" for key in whole]
     run.check_seals()
     run.check_repeats()
+    run.check_attempts()
     for key, name, line in [*run.lines, *run.failures]:  # those that do not count too: nothing is ever fabricated
         if key in keys:
             run.check_line(key, name, line, expected)

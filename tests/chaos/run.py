@@ -55,6 +55,9 @@ RESTART_S = 1.0
 FINISH_S = 150.0
 """Seconds of an idle machine within which workers and commands must end; a loaded one has longer (`wait_for`)."""
 VIOLATED, CHECK_FAILED = 1, 3
+SHORTFALL_EXIT = DAMAGED_EXIT = 3
+STATUS_AT_S = (4.0, 8.0, 12.0, 16.0)
+"""When the status is compared with what seals and heartbeats count, besides the faults that read it."""
 MAX_RESUMES = 12
 DISK_MB = 32
 MARK, OWN_MOUNTS = "CHAOS_MARK", "CHAOS_MOUNTS"
@@ -84,12 +87,18 @@ class WorkerProcess:
         """Start another process, a moment after this one has ended, unless that found nothing left to do."""
         if self.over or self._popen.poll() is None:
             return
-        self._chaos.dead.add(self.pid)
+        self.check_end()
         self.over = self._popen.returncode in (0, 3)
         self._start_at = self._start_at or time.monotonic() + RESTART_S
         if not self.over and time.monotonic() > self._start_at:
             self._start_at = 0.0
             self._start()
+
+    def check_end(self) -> None:
+        """Check the exit status of a process that has ended, once."""
+        if self.pid not in self._chaos.dead:
+            self._chaos.dead.add(self.pid)
+            self._chaos.check_exit(self.log.name, self._popen.returncode)
 
     @property
     def ended(self) -> bool:
@@ -125,7 +134,7 @@ class Chaos:
         self.violations: list[str] = []
         self.reported: set[Path] = set()
         self.sealed: dict[str, str] = {}
-        self.resumes = 0
+        self.resumes = self.compared = 0
 
     def note(self, text: str) -> None:
         """Add a line to the log of this schedule."""
@@ -163,6 +172,10 @@ class Chaos:
             self.violations.append(f"`rollbook {words[0]}` ended with a traceback: {error[-2000:]}")
         if process.returncode == 0 and words[0] in ("report", "resume"):  # the verifier of some tasks always raises
             self.violations.append(f"`rollbook {words[0]}` exits with 0, although not every rollout is scored")
+        if words[0] == "verify" and (printed := out.read_text()):
+            right = DAMAGED_EXIT if json.loads(printed)["damage"] else 0
+            if process.returncode != right:
+                self.violations.append(f"`rollbook verify` exits with {process.returncode}, not {right}: {printed}")
         self.note(f"rollbook {words[0]}: exit {process.returncode} {error.strip()[-300:]}")
         return process.returncode, out.read_text(), error
 
@@ -186,11 +199,13 @@ class Chaos:
 
     def _inject_all(self) -> None:
         wait_for(lambda: any((self.run / "journals").iterdir()), FINISH_S)
-        began, faults = time.monotonic(), make_schedule(self.seed)
+        began, faults, reads = time.monotonic(), make_schedule(self.seed), [*STATUS_AT_S]
         while faults or any(at > time.monotonic() for at, _ in self.undos):
             now = time.monotonic()
             while faults and now - began >= faults[0].at_s:
                 self._inject(faults.pop(0))
+            if reads and now - began >= reads[0]:
+                self.note(f"status after {reads.pop(0):g} s: {self._read_status()}")
             self._undo(now)
             for worker in self.workers:
                 worker.renew()
@@ -222,14 +237,31 @@ class Chaos:
 
     def _read_status(self) -> str:
         """Requested = scored + failed + pending, at any moment; what is sealed now may not change any more."""
+        before = None if self._is_flipped() else reader.count_reported(self.run)
         code, out, _ = self.command("status", self.run, "--json")
+        after = reader.count_reported(self.run) if before and not self._is_flipped() else None
         if code == 0:
             status = json.loads(out)
+            if before and after and before[0] == after[0]:  # nothing was claimed or sealed in between
+                self.compared += 1
+                shown = status["scored"], sum(status["failed"].values())
+                if not all(low <= each <= high for low, each, high in zip(before[1:], shown, after[1:], strict=True)):
+                    self.violations.append(f"the status shows {shown}, recorded are {before[1:]} to {after[1:]}")
             if status["requested"] != status["scored"] + sum(status["failed"].values()) + status["pending"]:
                 self.violations.append(f"the status does not add up: {out}")
         if not self.damages:
             self.sealed |= reader.count_sealed(self.run)
         return f"exit {code}"
+
+    def _is_flipped(self) -> bool:
+        """Whether damage may have changed what the status is read from."""
+        return any(damage.path.parent.name != "journals" for damage, _ in self.damages)
+
+    def check_exit(self, name: str, code: int) -> None:
+        """Some rollouts cannot be scored: a worker says so at the end of the run, and only then."""
+        pending = reader.count_pending(self.run) if code in (0, SHORTFALL_EXIT) and not self.damages else 0
+        if code == 0 or pending:
+            self.violations.append(f"{name}: exits with {code}: not every rollout is scored, {pending} are pending")
 
     def _finish(self) -> None:
         """Let the workers end, then do what an operator does until nothing is pending, then check."""
@@ -239,7 +271,7 @@ class Chaos:
             self.violations.append(f"workers still run {FINISH_S:g} s after the last fault")
             return
         for worker in self.workers:
-            self.dead.add(worker.pid)
+            worker.check_end()
         self._check_processes()
         self._restore_what_is_reported()
         self._resume()  # always: it must find what is scored
@@ -522,6 +554,7 @@ def play_all(first: int, minutes: float, parent: Path | None, shim: Path | None)
         try:
             violations = chaos.play()
             total += chaos.counts
+            total["live counts of the status compared"] += chaos.compared
             restarts = sum(worker.starts for worker in chaos.workers) - WORKERS
             total["system calls failed"] += sum(worker.control.failed for worker in chaos.workers if worker.control)
             state = f"VIOLATED, kept in {chaos.keep()}" if violations else chaos.summary

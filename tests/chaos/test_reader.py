@@ -325,6 +325,11 @@ def test_a_sealed_line_that_no_longer_counts_and_a_wrong_report_are_found(run: P
         ("overall", {"mean": 0.123}, "metrics.json, all: mean 0.123, not "),
         ("overall", {"pass@2": 0.123}, "metrics.json, all: pass@2 0.123, not "),
         ("Sums", {"pass^1": 0.123}, "metrics.json, Sums: pass^1 0.123, not "),
+        ("overall", {"pass@1_interval": [0.1, 0.2]}, "metrics.json, all: pass@1_interval [0.1, 0.2], not "),
+        ("Sums", {"mean_interval": None}, "metrics.json, Sums: mean_interval None, not "),
+        ("overall", {"prompt_tokens": 7}, "metrics.json, all: prompt_tokens: 7, not "),
+        ("Sums", {"turns": 7}, "metrics.json, Sums: turns: 7, not 6"),
+        ("", {"dropped": 1}, "metrics.json, all: dropped: 1, not 0"),
         ("overall", {"scored": 7}, "metrics.json, all: scored: 7, not 6"),
         ("Sums", {"mean": None}, "metrics.json, Sums: mean None, not "),
         ("Sums", {"failed": {"verifier_error": 3}}, "metrics.json, Sums: failed: "),
@@ -351,14 +356,54 @@ def test_a_failure_without_a_cause_is_found(run: Path) -> None:
     assert len(found) == 1
 
 
+def test_rollouts_that_were_scored_before_a_takeover_and_run_again_are_found(run: Path) -> None:
+    repeat_by_another_worker(run)
+    assert len([each for each in reader.check(run, expect(run)) if "and run again after it" in each]) == 6
+
+
 @pytest.mark.parametrize(("most", "found"), [(5, 1), (6, 0)])
-def test_scored_rollouts_that_others_ran_again_are_found(
+def test_too_many_repeats_after_two_takeovers_are_found(
     run: Path, monkeypatch: pytest.MonkeyPatch, most: int, found: int
 ) -> None:
     repeat_by_another_worker(run)
+    for path in list((run / "leases").glob("*.2")):
+        path.with_suffix(".3").write_bytes(path.read_bytes())
     monkeypatch.setattr(reader, "MOST_REPEATED", most)
     wrong = [each for each in reader.check(run, expect(run)) if "run again by others" in each]
     assert len(wrong) == found
+
+
+@pytest.mark.parametrize(("attempt", "found"), [(1, 2), (2, 2), (3, 0)])
+def test_a_failure_that_is_given_up_too_early_is_found(run: Path, attempt: int, found: int) -> None:
+    path = next((run / "journals").glob("*.failures.jsonl"))
+    edit_journal(path, '"kind":"verifier_error"', '"kind":"sandbox_error"')
+    edit_journal(path, '"attempt":1', f'"attempt":{attempt}')
+    reseal(run)
+    assert len([each for each in reader.check(run, expect(run)) if "is given up after" in each]) == found
+
+
+def test_what_seals_and_heartbeats_count_is_read(run: Path) -> None:
+    names, scored, failed = reader.count_reported(run) or ([], 0, 0)
+    assert "00000.json" in names
+    assert (scored, failed, reader.count_pending(run)) == (6, 2, 0)
+    worker = json.loads((run / "leases" / "00000.1").read_text())["worker"]
+    edit = run / "workers" / f"{worker}.json"
+    presence = json.loads(edit.read_text())
+    for path in (run / "done").iterdir():
+        path.unlink()
+    edit.write_text(json.dumps(presence | {"chunks": {"0": {"scored": 3, "failed": {"verifier_error": 1}}}}))
+    assert (reader.count_reported(run) or ())[1:] == (3, 1)
+    edit.write_text("{")
+    assert reader.count_reported(run) is None
+
+
+def test_students_quantiles_and_an_interval_are_those_of_the_tables() -> None:
+    assert [round(reader.find_quantile(freedom), 4) for freedom in (2, 9, 40, 200)] == [4.3027, 2.2622, 2.0211, 1.9719]
+    low, high = reader.find_interval([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]) or (0.0, 0.0)
+    assert (low, high) == (0.0, 1.0)
+    low, high = reader.find_interval([[0.5], [0.6], [0.7], [0.6]]) or (0.0, 0.0)
+    assert (round(low, 4), round(high, 4)) == (0.4701, 0.7299)
+    assert reader.find_interval([[1.0], [1.0]]) is None
 
 
 def test_a_sealed_chunk_that_was_run_again_is_found(run: Path) -> None:
