@@ -170,6 +170,18 @@ def test_a_write_that_fails_leaves_no_temporary_file_and_no_open_one(
     assert open_fds() == before
 
 
+def test_an_error_is_not_hidden_by_a_temporary_file_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        next(tmp_path.iterdir()).unlink()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_temporary(tmp_path / "file", b"content")
+
+
 def test_files_are_readable_for_everyone_and_writable_for_their_owner(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

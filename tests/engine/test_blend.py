@@ -329,6 +329,7 @@ BAD = {
     "environments:\n": "blend.yaml:1: environments is written as a list",
     "environments:\n  - gsm8k\n": "blend.yaml:2: an environment is written as `key: value`, not as 'gsm8k'",
     "environments:\n  - name: x\n": "blend.yaml:2: an environment without env",
+    GSM + "roles:\n  critic: 7\n": "blend.yaml:4: ",
     GSM + "model: x\n": "blend.yaml:3: a blend has no 'model'; there are tasks, environments",
     GSM
     + "    wieght:\n      - 2\n": "blend.yaml:3: an environment has no 'wieght'; there are env, name, weight, samples",

@@ -133,6 +133,12 @@ def test_a_run_whose_rollouts_happen_elsewhere_takes_no_model() -> None:
     assert resolve_planned_model(MODEL, ["http://host/v1"]).name == "toy"
 
 
+def test_a_judge_is_given_once(tmp_path: Path) -> None:
+    manifest, twice = Book(planned(tmp_path)).manifest, {"judge": {"model": "http://a/v1"}}
+    with pytest.raises(UsageError, match="--role judge=http://a/v1: --judge http://b/v1 is the same role"):
+        change_settings(manifest, Settings(), {"roles": twice, "judge_urls": ["http://b/v1"]})
+
+
 def test_the_name_of_a_judge_cannot_be_changed(tmp_path: Path) -> None:
     manifest = Book(planned(tmp_path)).manifest
     with pytest.raises(UsageError) as caught:

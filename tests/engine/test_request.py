@@ -43,6 +43,7 @@ NAN = float("nan")
         ({"temperature": 0.3, "sampling": Sampling(0.7)}, "temperature=0.3: sampling has another temperature"),
         ({"temperature": 0.3, "sampling": {"temperature": None}}, "give one of them"),
         ({"sampling": [1]}, r"sampling=\[1\]: give a dictionary"),
+        ({"headers": {"x": "a value"}}, "--header x=...: give the name of the variable"),
         ({"limits": {"verify_s": 1}}, "limits=.*: give a rollbook.core.Limits"),
         ({"limits": Limits(verify_s=0)}, "--verify-timeout 0: give a number from 0.001 on"),
         ({"limits": Limits(memory_mb=0)}, "memory_mb 0: give a whole number from 1"),

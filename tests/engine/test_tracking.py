@@ -13,7 +13,7 @@ import pytest
 
 import rollbook
 from rollbook.book import Book
-from rollbook.core import Message, Settings, TokenCounts, derive_seed
+from rollbook.core import Message, Settings, Task, TokenCounts, derive_seed
 from rollbook.engine import Progress, RunResult
 from rollbook.engine.tracking import (
     CUT_LINE,
@@ -318,6 +318,9 @@ def test_the_rollouts_that_are_shown_are_cut_and_have_their_outcome(tmp_path: Pa
     assert (row["task"], row["sample"], row["environment"], row["outcome"]) == ("t1", 0, "Sums", "scored")
     assert (row["reward"], row["prompt"], row["turns"]) == (0.5, "What is 1 + 1?", 1)
     assert (len(str(row["answer"])), row["completion_tokens"], row["seconds"]) == (MAX_SAMPLE_CHARS, 2, 0.5)
+    long.task = Task("t1", messages=[])
+    row = dict(zip(SAMPLE_COLUMNS, _make_sample_row(long), strict=True))
+    assert row["prompt"] == ""
     lost = dict(zip(SAMPLE_COLUMNS, _make_sample_row(failed(book, 1, 1)), strict=True))
     assert (lost["outcome"], lost["reward"]) == ("model_timeout", None)
 

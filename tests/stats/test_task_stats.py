@@ -56,6 +56,7 @@ def test_the_majority_is_the_most_frequent_answer_and_its_share_is_of_those_that
 def test_numbers_at_k_are_null_for_tasks_with_fewer_rollouts():
     found = rows_of([(0, 1.0, 0)] * 4 + [(1, 0.0, 1)] * 2, [0, 1], ks=[1, 4])
     assert (found[0]["pass@4"], found[0]["pass^4"], found[0]["maj@4"]) == (1.0, 1.0, 1.0)
+    assert "pass^1" not in found[0]  # it is pass@1
     assert (found[1]["pass@4"], found[1]["pass^4"], found[1]["maj@4"], found[1]["pass@1"]) == (None, None, None, 0.0)
 
 
