@@ -72,8 +72,16 @@ def test_a_du_that_is_late_is_not_waited_for(tree: Path, monkeypatch: pytest.Mon
     assert asyncio.run(measure_folders([str(tree)])) == wanted
     assert time.monotonic() - began < 30
     monkeypatch.setattr(disk_use, "WALK_S", 0.0)
+    assert asyncio.run(measure_folders([str(tree)])) == 0  # what was counted in time
+    monkeypatch.setattr(disk_use, "START_S", 0.0)
     with pytest.raises(TimeoutError):
         asyncio.run(measure_folders([str(tree)]))
+
+
+def test_what_a_late_walk_has_counted_counts(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, moments = count_bytes([str(tree)]), iter(range(10**6))
+    monkeypatch.setattr("time.monotonic", lambda: next(moments))
+    assert 0 < count_bytes([str(tree)], 100) < whole
 
 
 def test_a_tree_that_needs_too_many_open_files_is_larger_than_anything(
@@ -82,7 +90,7 @@ def test_a_tree_that_needs_too_many_open_files_is_larger_than_anything(
     def fail(*args: object, **options: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("sys.argv", ["disk_use", str(tree)])
+    monkeypatch.setattr("sys.argv", ["disk_use", "60", str(tree)])
     monkeypatch.setattr("resource.setrlimit", lambda *args: None)
     monkeypatch.setattr("os.open", fail)
     disk_use.main()

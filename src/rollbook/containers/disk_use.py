@@ -1,6 +1,6 @@
 """Count what folders use on the disk: by `du`, and where that is late by a walk that never goes back up.
 
-    python -P -m rollbook.containers.disk_use FOLDER...
+    python -P -m rollbook.containers.disk_use SECONDS FOLDER...
 
 `du` goes from a folder back to the one above it by "..". If they are below a mount of a folder, as the layers of podman
 and docker are, the kernel then follows all folders up to the mount, and n nested folders cost n * n steps. Code inside
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import resource
 import stat
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
@@ -22,7 +24,7 @@ from rollbook.containers.runtime import kill_client
 from rollbook.processes import module_argv
 
 DU = ("du", "--summarize", "--total", "--block-size=1", "--")
-DU_S, WALK_S = 10.0, 120.0
+DU_S, WALK_S, START_S = 10.0, 120.0, 20.0
 BLOCK_BYTES = 512
 MAX_PATH_BYTES = 400
 """A folder that is further below an open one is opened itself. The kernel looks up every part of a path."""
@@ -34,11 +36,12 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 async def measure_folders(folders: Sequence[str]) -> int:
-    """Return how many bytes of the disk folders and single files use; TimeoutError if even the walk is late."""
+    """Return how many bytes of the disk folders and single files use: at least, where even the walk takes too long."""
     try:
         return await _count_by([*DU, *folders], DU_S)
     except TimeoutError:
-        return await _count_by([*module_argv("rollbook.containers.disk_use"), *folders], WALK_S)
+        walk = [*module_argv("rollbook.containers.disk_use"), str(WALK_S), *folders]
+        return await _count_by(walk, WALK_S + START_S)
 
 
 async def _count_by(command: Sequence[str], timeout_s: float) -> int:
@@ -58,11 +61,16 @@ async def _count_by(command: Sequence[str], timeout_s: float) -> int:
     return int(lines[-1].split()[0]) if lines else 0
 
 
-def count_bytes(folders: Iterable[str]) -> int:
-    """Return how many bytes of the disk folders and single files use; a file with several names counts once."""
+def count_bytes(folders: Iterable[str], within_s: float = math.inf) -> int:
+    """Return how many bytes of the disk folders and single files use, as far as they can be read in that time.
+
+    A file with several names counts once.
+    """
     seen: set[tuple[int, int]] = set()
-    total = 0
+    total, deadline = 0, time.monotonic() + within_s
     for status in _walk_all(folders):
+        if time.monotonic() > deadline:
+            break
         if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
             if (status.st_dev, status.st_ino) in seen:
                 continue
@@ -128,7 +136,7 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
-        total = count_bytes(sys.argv[1:])
+        total = count_bytes(sys.argv[2:], float(sys.argv[1]))
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise

@@ -193,7 +193,7 @@ class ContainerHandle:
                 deleted = await asyncio.to_thread(count_deleted_bytes, self._groups)
                 return deleted + await measure_folders(self._written)
         except TimeoutError:
-            return 0  # the runtime would need longer still
+            return 0  # a disk that does not answer; the runtime would need longer still
         except (ContainerError, OSError, ValueError):
             pass
         command = ("container", "inspect", "--size", "--format", "{{.SizeRw}}", self.name)
@@ -640,10 +640,15 @@ class ContainerHandle:
 
     async def kill(self) -> None:
         """End every process inside; the files stay. `restart` starts it again."""
-        await self._lift_cpu_quota()
+        await self._end_entered()
         await self._close_shells()
         await self._runtime.call("kill", self.name)
         await self._runtime.call("wait", self.name, timeout_s=30)
+
+    async def _end_entered(self) -> None:
+        """Kill what came from outside first: docker waits for a command that code inside has stopped half-way."""
+        await asyncio.to_thread(kill_entered, self._groups)
+        await self._lift_cpu_quota()
 
     async def _lift_cpu_quota(self) -> None:
         """Let the processes inside end quickly; the next start sets the quota again."""
@@ -686,7 +691,7 @@ class ContainerHandle:
             self._watcher.cancel()
         if self._memory:
             self._memory.close()
-        await self._lift_cpu_quota()
+        await self._end_entered()
         await self._close_shells()
         await asyncio.gather(*(shell.close() for shell in self._opened))
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])

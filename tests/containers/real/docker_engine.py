@@ -19,7 +19,7 @@ from base_image import IMAGE
 
 from rollbook.containers.runtime import RUNTIME_VARIABLE
 
-START_S = 60.0
+START_S, STOP_S = 60.0, 120.0
 ENDPOINT = "DOCKER_HOST"
 
 
@@ -45,8 +45,7 @@ def open_engine() -> Iterator[dict[str, str] | None]:
         try:
             yield env if wait_for_engine(engine, env) else None
         finally:
-            engine.terminate()
-            engine.wait()
+            stop_engine(engine)
 
 
 def start_engine(folder: Path) -> subprocess.Popen[bytes]:
@@ -56,6 +55,17 @@ def start_engine(folder: Path) -> subprocess.Popen[bytes]:
     command += ["--bridge=none", "--iptables=false", "--ip6tables=false"]
     with (folder / "log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+
+def stop_engine(engine: subprocess.Popen[bytes]) -> None:
+    """End the engine, which ends its containers; one that does not end in time is killed, loudly."""
+    engine.terminate()
+    try:
+        engine.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        print(f"dockerd did not end within {STOP_S:g} s and was killed", file=sys.stderr)
+        engine.kill()
+        engine.wait()
 
 
 def wait_for_engine(engine: subprocess.Popen[bytes], env: dict[str, str]) -> bool:
