@@ -18,7 +18,11 @@ NAME = "n" * 100
 
 
 def count_by_du(*folders: Path) -> int:
-    return int(subprocess.check_output([*disk_use.DU, *folders]).split()[-2])
+    size, files = (int(subprocess.check_output([*command, *folders]).split()[-2]) for command in (disk_use.DU, FILES))
+    return size + 1024 * files
+
+
+FILES = disk_use.DU_FILES
 
 
 def make_deep_folder(folder: Path, levels: int) -> None:

@@ -5,15 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from rollbook.containers import Owner
-from rollbook.containers.owners import choose_leftovers, is_dead, read_start
+from rollbook.containers import Owner, temporary_folder
+from rollbook.containers.owners import (
+    FOLDER_PREFIX,
+    choose_leftovers,
+    folder_of,
+    is_dead,
+    list_left_folders,
+    read_start,
+    remove_own_folder,
+)
 from rollbook.containers.runtime import LabelledObject
 
 HERE = Owner.current()
+DEAD = msgspec.structs.replace(HERE, boot="00000000-0000-0000-0000-000000000000")
 
 
 def test_this_process_is_alive() -> None:
@@ -57,3 +67,18 @@ def test_only_what_dead_owners_left_is_chosen() -> None:
         LabelledObject("network", "e", ""),
     ]
     assert [each.id for each in choose_leftovers(objects, HERE)] == ["b", "c"]
+
+
+def test_temporary_folders_of_dead_owners_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for owner in (DEAD, msgspec.structs.replace(DEAD, host="elsewhere")):
+        folder_of(owner).mkdir()
+    (tmp_path / f"{FOLDER_PREFIX}of-another").mkdir()
+    with temporary_folder("copy-") as folder:
+        (Path(folder) / "file").write_text("x")
+        assert [each.id for each in list_left_folders(HERE)] == [str(folder_of(DEAD))]
+        remove_own_folder()
+        assert (Path(folder) / "file").exists()
+    assert not Path(folder).exists()
+    remove_own_folder()
+    assert not folder_of(HERE).exists()

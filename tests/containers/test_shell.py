@@ -74,10 +74,19 @@ def test_a_shell_that_ends_is_replaced(command: str, code: int) -> None:
     in_shell(work)
 
 
-def test_broken_syntax_does_not_break_the_next_command() -> None:
+@pytest.mark.parametrize("broken", ["if then 'unclosed", "echo 'unclosed", 'echo "', "echo $((", "(", "f() {"])
+def test_broken_syntax_does_not_break_the_next_command(broken: str) -> None:
     async def work(shell: KeptShell) -> None:
-        assert (await shell.run("if then 'unclosed", 30)).exit_code != 0
-        assert (await shell.run("echo ok", 30)).output == b"ok\n"
+        await shell.run("x=3", 30)
+        assert (await shell.run(broken, 30)).exit_code != 0
+        for alone in (False, True):
+            assert (await shell.run("echo ok $x", 30, alone=alone)).output == b"ok 3\n"
+
+
+def test_a_command_that_ends_with_a_backslash_does_not_break_the_next_one() -> None:
+    async def work(shell: KeptShell) -> None:
+        await shell.run("x=3; echo \\", 30)
+        assert (await shell.run("echo ok $x", 30)).output == b"ok 3\n"
 
     in_shell(work)
 

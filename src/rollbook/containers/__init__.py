@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rollbook.containers.handle import ContainerHandle
     from rollbook.containers.host import ContainerHost
     from rollbook.containers.images import ImageBuild, hash_folder
-    from rollbook.containers.owners import Owner, list_own_objects, reap_leftovers
+    from rollbook.containers.owners import Owner, list_own_objects, reap_leftovers, temporary_folder
     from rollbook.containers.pristine import (
         clear_test_folders,
         list_absolute,
@@ -77,4 +77,5 @@ __all__ = [
     "reap_leftovers",
     "repair_user_files",
     "restore_pristine_files",
+    "temporary_folder",
 ]

@@ -25,7 +25,11 @@ from rollbook.processes import module_argv
 
 DU = ("du", "--summarize", "--total", "--block-size=1", "--")
 DU_S, WALK_S, START_S = 10.0, 120.0, 20.0
+DU_FILES = ("du", "--summarize", "--total", "--inodes", "--")
 BLOCK_BYTES = 512
+FILE_BYTES = 1024
+"""What every file and folder counts besides its content: a disk has room for a limited number of them."""
+
 MAX_PATH_BYTES = 400
 """A folder that is further below an open one is opened itself. The kernel looks up every part of a path."""
 
@@ -38,7 +42,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 async def measure_folders(folders: Sequence[str]) -> int:
     """Return how many bytes of the disk folders and single files use: at least, where even the walk takes too long."""
     try:
-        return await _count_by([*DU, *folders], DU_S)
+        return await _count_by([*DU, *folders], DU_S) + FILE_BYTES * await _count_by([*DU_FILES, *folders], DU_S)
     except TimeoutError:
         walk = [*module_argv("rollbook.containers.disk_use"), str(WALK_S), *folders]
         return await _count_by(walk, WALK_S + START_S)
@@ -75,7 +79,7 @@ def count_bytes(folders: Iterable[str], within_s: float = math.inf) -> int:
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
-        total += status.st_blocks * BLOCK_BYTES
+        total += status.st_blocks * BLOCK_BYTES + FILE_BYTES
     return total
 
 

@@ -34,14 +34,13 @@ from rollbook.containers.control_groups import (
 from rollbook.containers.deleted_files import count_deleted_bytes
 from rollbook.containers.disk_use import measure_folders
 from rollbook.containers.layers import Layers, read_unlinked, remove_conflict
-from rollbook.containers.owners import OWNER_LABEL, Owner
+from rollbook.containers.owners import OWNER_LABEL, Owner, temporary_folder
 from rollbook.containers.runtime import (
     LabelledObject,
     Runtime,
     kill_client,
     open_env_file,
     summarize_error,
-    temporary_root,
 )
 from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
 from rollbook.errors import ContainerError, ImageError
@@ -63,13 +62,18 @@ UNMOUNT_CHECKS, UNMOUNT_CHECK_S, RELEASE_CHECKS = 300, 0.1, 20
 COPY_FAULTS = (
     "no space left", "disk quota exceeded", "input/output error", "read-only file system", "stale file handle",
     "too many open files", "cannot allocate memory", "resource temporarily unavailable", "closed pipe",
-    "cannot connect to", "connection refused", "i/o timeout", "unexpected eof",
+    "cannot connect to", "connection refused", "i/o timeout", "eof",
 )  # fmt: skip
-"""What a runtime reports if this machine or its engine fails; files that code inside made cause other errors."""
+"""How the message of a runtime ends if this machine or its engine failed, or a helper of it was killed. Before that it
+may name files, whose names code inside has chosen."""
 
 INIT_PROGRAMS = frozenset({"tini", "tini-static", "dumb-init", "catatonit", "docker-init"})
 INIT_OPTIONS = frozenset({"-e", "-p", "-r", "--rewrite"})
 """Options of these programs that a value follows."""
+
+SNAPSHOT_NAME = "localhost/rollbook/snapshot"
+SHELL_WRITE_BYTES = 64 << 10
+"""A shell needs memory of the container for what it writes, and long for much of it."""
 
 MAX_FILE_BYTES = 64 << 20
 MAX_DOWNLOAD_BYTES = 256 << 20
@@ -170,8 +174,10 @@ class ContainerHandle:
         """Watch for kills because of memory, from before the agent begins."""
         if self._memory:
             self._memory.close()
-        groups = (await main.run(SHOW_GROUPS, COMMAND_S)).text
-        # With cgroup v2 a container sees no path of this machine.
+        # The image's own shell tells them faster than the runtime. In a snapshot, and in a container that starts again,
+        # an agent may have replaced the shell. With cgroup v2 a container sees no path of this machine.
+        is_trusted = not self._groups and not self.container.image.startswith(SNAPSHOT_NAME)
+        groups = (await main.run(SHOW_GROUPS, COMMAND_S)).text if is_trusted else ""
         self._groups = groups if find_kill_count(groups) else await self._runtime.read_groups(self.name)
         self._memory = MemoryWatch(self._groups)
 
@@ -413,6 +419,8 @@ class ContainerHandle:
         """Return the content of a file; FileNotFoundError if there is none that can be read."""
         command = f"cat < {quote(path)}"
         result = await self.run(command, max_bytes=2 * max_bytes + 2, user=user, shell=shell, timeout_s=timeout_s)
+        if result.timed_out:
+            raise OSError(f"{path} could not be read within {timeout_s:g} s")
         if result.exit_code:
             raise FileNotFoundError(result.text.strip() or path)
         if result.omitted or len(result.output) > max_bytes:
@@ -430,6 +438,9 @@ class ContainerHandle:
     ) -> None:
         """Write a file; its folder is made if it is missing."""
         content = data.encode() if isinstance(data, str) else data
+        if shell is None and (b"\0" in content or len(content) > SHELL_WRITE_BYTES):
+            await self._write_input(path, content, user, timeout_s)
+            return
         make = f"mkdir -p {quote(str(PurePosixPath(path).parent))}"
         if b"\0" in content:
             await self.run(make, shell=shell, timeout_s=timeout_s)
@@ -438,8 +449,22 @@ class ContainerHandle:
         text = content.decode(errors="surrogateescape")
         command = f"{make} && printf %s {quote(text)} > {quote(path)}"
         result = await self.run(command, user=user, shell=shell, timeout_s=timeout_s)
+        if result.timed_out:
+            raise OSError(f"{path} could not be written within {timeout_s:g} s")
         if result.exit_code:
             raise OSError(result.text.strip() or f"{path} cannot be written")
+
+    async def _write_input(self, path: str, content: bytes, user: str, timeout_s: float) -> None:
+        """Write a file by a process of its own, which reads the content from its input."""
+        script = 'mkdir -p "$1" && cat > "$2"'
+        words = ("/bin/sh", "-c", script, "sh", str(PurePosixPath(path).parent), path)
+        with self._no_stuck_start():
+            _, *command = self.exec_command(words, user=user)
+            output = await self._runtime.call(*command, stdin=content, timeout_s=timeout_s)
+        if output.code < 0 or (output.code and not await self.is_running()):
+            raise ContainerError(f"{path} could not be written: {output.reason}")
+        if output.code:
+            raise OSError(output.reason)
 
     async def _put_file(self, target: PurePosixPath, content: bytes) -> None:
         archive = io.BytesIO()
@@ -470,7 +495,7 @@ class ContainerHandle:
         """Unpack a tar archive in a folder inside, by the runtime: nothing inside is run for that."""
         overwrite = ["--overwrite"] if self._runtime.name == "podman" else []
         # podman keeps the archive in a temporary file, and forgets to remove it.
-        with tempfile.TemporaryDirectory(prefix="rollbook-copy-", dir=temporary_root()) as temporary:
+        with temporary_folder("copy-") as temporary:
             command, env = ("cp", *overwrite, "-", f"{self.name}:{folder}"), {"TMPDIR": temporary}
             try:
                 await self._runtime.require(*command, stdin=archive, env=env)
@@ -543,12 +568,12 @@ class ContainerHandle:
 
     async def _explain_copy(self, source: str, code: int, errors: str) -> Exception:
         """Return why a file was not copied: it is missing, a link in a circle or the like, or this machine failed."""
-        why, said = f"{source} cannot be copied: {summarize_error(errors)}", errors.lower()
+        why, said = summarize_error(errors), errors.lower()
+        failed = code < 0 or is_copy_fault(said)
         missing = "could not be found" in said or "could not find" in said
-        failed = code < 0 or any(fault in said for fault in COPY_FAULTS)
-        if missing or (not failed and await self._exists()):
-            return FileNotFoundError(why)
-        return ContainerError(why)
+        if not failed and (missing or await self._exists()):
+            return FileNotFoundError(f"{source} cannot be copied: {why}")
+        return ContainerError(f"{source} cannot be copied: {why}")
 
     async def _exists(self) -> bool:
         return (await self._runtime.call("container", "inspect", "--format", "{{.Id}}", self.name)).code == 0
@@ -564,7 +589,7 @@ class ContainerHandle:
 
     async def read_archived(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file by the runtime alone: nothing inside is run for that, and it may be stopped."""
-        with tempfile.TemporaryFile() as file, tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryFile() as file, temporary_folder("read-") as folder:
             await self._pull_archive(path, file, max_bytes)
             file.seek(0)
             await asyncio.to_thread(unpack, file, Path(folder), path, max_bytes)
@@ -631,10 +656,12 @@ class ContainerHandle:
 
     async def snapshot(self) -> str:
         """Return the name of an image of what is inside now; it is removed together with the container."""
-        image = f"localhost/rollbook/snapshot:{secrets.token_hex(8)}"
+        image = f"{SNAPSHOT_NAME}:{secrets.token_hex(8)}"
         label = f"LABEL {OWNER_LABEL}={self._owner.label}"
         self._snapshots.append(LabelledObject("image", image, ""))
-        await self._runtime.require("commit", "--change", label, self.name, image, timeout_s=600)
+        with temporary_folder("commit-") as temporary:
+            command, env = ("commit", "--change", label, self.name, image), {"TMPDIR": temporary}
+            await self._runtime.require(*command, timeout_s=600, env=env)
         await self._runtime.repair_snapshot(image)
         return image
 
@@ -695,6 +722,18 @@ class ContainerHandle:
         await self._close_shells()
         await asyncio.gather(*(shell.close() for shell in self._opened))
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
+
+
+def is_copy_fault(errors: str) -> bool:
+    """Return whether this machine or its engine failed, by what the runtime said.
+
+    >>> is_copy_fault('"/app" could not be found on container c: error decoding response from copier subprocess: EOF')
+    True
+    >>> is_copy_fault('"/app/no space left" could not be found on container c: no such file or directory')
+    False
+    """
+    end = errors.lower().rstrip().rpartition(": ")[2]
+    return any(fault in end for fault in COPY_FAULTS)
 
 
 def drop_init(words: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ import msgspec
 from rollbook.containers.container import Container
 from rollbook.containers.handle import ContainerHandle
 from rollbook.containers.images import ImageBuild, ensure_build, ensure_image, reap_builds
-from rollbook.containers.owners import Owner, delete_own_states, reap_leftovers
+from rollbook.containers.owners import Owner, delete_own_states, reap_leftovers, remove_own_folder
 from rollbook.containers.runtime import Runtime, find_runtime
 from rollbook.errors import ContainerError
 from rollbook.processes import module_argv
@@ -114,6 +114,7 @@ class ContainerHost:
     async def close(self) -> None:
         """Remove every container that is left, and let the guard go; if something resists, the guard stays for it."""
         await self.close_containers()
+        remove_own_folder()
         with suppress(ContainerError):
             await delete_own_states(self.runtime)
         guard = self._guard

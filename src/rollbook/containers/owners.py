@@ -6,18 +6,25 @@ The next process that starts containers, or the guard of a dead worker, removes 
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
+import shutil
 import socket
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from rollbook.containers.control_groups import lift_cpu_quota
-from rollbook.containers.runtime import LabelledObject, Runtime
+from rollbook.containers.runtime import LabelledObject, Runtime, temporary_root
 
 OWNER_LABEL = "rollbook.owner"
+FOLDER_PREFIX = "rollbook-files-"
+_FOLDER_NAME = re.compile(FOLDER_PREFIX + r"(\d+)-(\d+)-(\d*)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(.*)")
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -90,6 +97,40 @@ def choose_leftovers(objects: list[LabelledObject], here: Owner) -> list[Labelle
     return [each for each, owner in owners if owner and is_dead(owner, here)]
 
 
+def folder_of(owner: Owner) -> Path:
+    """Return the folder for the temporary files of an owner, whose name says whose it is."""
+    namespace = "".join(filter(str.isdigit, owner.namespace))
+    name = f"{FOLDER_PREFIX}{owner.pid}-{owner.start}-{namespace}-{owner.boot}-{owner.host}"
+    return Path(temporary_root()) / name
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[str]:
+    """Yield a folder for large temporary files; if this process is killed, the next start on this node removes it."""
+    parent = folder_of(Owner.current())
+    parent.mkdir(mode=0o700, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
+def remove_own_folder() -> None:
+    """Remove the folder for temporary files of this process, if none of them is in use."""
+    with suppress(OSError):
+        folder_of(Owner.current()).rmdir()
+
+
+def list_left_folders(here: Owner) -> list[LabelledObject]:
+    """Return the temporary folders of dead owners; what has no such name is not ours to judge."""
+    found = []
+    for path in Path(temporary_root()).glob(f"{FOLDER_PREFIX}*"):
+        if match := _FOLDER_NAME.fullmatch(path.name):
+            pid, start, namespace, boot, host = match.groups()
+            owner = Owner(int(pid), int(start), boot, f"pid:[{namespace}]" if namespace else "", host)
+            if is_dead(owner, here):
+                found.append(LabelledObject("folder", str(path), owner.label))
+    return found
+
+
 async def list_own_objects(runtime: Runtime) -> list[LabelledObject]:
     """Return everything that this process made and that still exists."""
     return choose_own(await runtime.list_labelled(OWNER_LABEL))
@@ -113,7 +154,10 @@ async def reap_leftovers(runtime: Runtime) -> list[LabelledObject]:
     states = choose_leftovers(runtime.list_states(OWNER_LABEL), here)
     for state in states:
         await runtime.delete_state(state)
-    return [*left, *states]
+    folders = list_left_folders(here)
+    for folder in folders:
+        await asyncio.to_thread(shutil.rmtree, folder.id, ignore_errors=True)
+    return [*left, *states, *folders]
 
 
 async def delete_own_states(runtime: Runtime) -> None:

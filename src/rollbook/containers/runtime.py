@@ -302,6 +302,7 @@ class CommandLine:
     ) -> list[str]:
         """Return the command that starts a container with `main` and stays connected to its pipes."""
         command = [self.name, "run", "--interactive", "--name", name, "--pull", "never", *limit_arguments(container)]
+        command += ["--log-driver", "none"]  # what is printed inside would fill this machine's disk
         command += [*self.host_options, "--network", "none"] if container.network == "none" else [*self.host_options]
         for key, value in labels.items():
             command += ["--label", f"{key}={value}"]

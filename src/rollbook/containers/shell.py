@@ -274,7 +274,8 @@ class KeptShell:
     async def _exchange(self, command: str, max_bytes: int, alone: bool) -> CommandResult:
         """Send one command, and read up to its end. What it redirects with `exec` lasts as long as itself."""
         begin, word, output, to = new_word(), new_word(), BoundedOutput(max_bytes), self.descriptor
-        start = f"{_print_marker(begin, '0', str(to))}; " if alone else ""
+        # After a command with an unclosed quote, bash takes no `{` for a bracket until another line was read.
+        start = f"{_print_marker(begin, '0', str(to))}; " if alone else ":\n"
         await self._send(
             f"{start}{{ eval {quote(command)}; }} </dev/null >&{to} 2>&{to}; {_print_marker(word, '$?', str(to))}\n"
         )

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from rollbook.containers import ContainerHost, Owner, find_runtime
-from rollbook.containers.owners import OWNER_LABEL, is_dead
+from rollbook.containers.owners import OWNER_LABEL, folder_of, is_dead, list_left_folders
 from rollbook.containers.runtime import RUNTIME_VARIABLE
 
 RUNTIME = os.environ.get(RUNTIME_VARIABLE) or "podman"
@@ -57,7 +57,8 @@ def list_owned() -> list[tuple[str, Owner]]:
 def list_left() -> list[str]:
     """Return what was left by this process or by one that is dead; others may be at work on this machine."""
     me = Owner.current()
-    return [name for name, owner in list_owned() if owner.pid == me.pid or is_dead(owner, me)]
+    left = [name for name, owner in list_owned() if owner.pid == me.pid or is_dead(owner, me)]
+    return [*left, *(each.id for each in list_left_folders(me)), *filter(os.path.exists, [str(folder_of(me))])]
 
 
 def list_of(pid: int) -> list[str]:

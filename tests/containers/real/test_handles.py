@@ -75,6 +75,109 @@ def test_files_of_any_size_are_written(with_host: WithHost) -> None:
     with_host(work)
 
 
+@pytest.mark.parametrize("content", [b"x" * 12_000_000, b"\0" * 12_000_000])
+def test_large_files_need_no_memory_of_the_container_and_belong_to_who_writes(
+    with_host: WithHost, content: bytes
+) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(msgspec.structs.replace(OWN, memory_mb=64))
+        await handle.write("/tmp/a dir/it's", content, user="nobody")
+        assert (await handle.run("stat -c '%U %s' '/tmp/a dir/it'\\''s'")).text == f"nobody {len(content)}\n"
+        with pytest.raises(OSError, match="Permission denied"):
+            await handle.write("/etc/x", content, user="nobody")
+        await handle.kill()
+        with pytest.raises(ContainerError):
+            await handle.write("/tmp/x", content)
+
+    with_host(work)
+
+
+def test_a_file_that_gives_nothing_is_an_error_of_the_file(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        await handle.run("mkfifo /tmp/pipe")
+        with pytest.raises(OSError, match="could not be read within 1 s"):
+            await handle.read("/tmp/pipe", timeout_s=1)
+        with pytest.raises(OSError, match="could not be written within 1 s"):
+            await handle.write("/tmp/pipe", b"x", timeout_s=1)
+        assert (await handle.run("echo ok")).text == "ok\n"
+
+    with_host(work)
+
+
+def test_what_a_command_prints_is_not_kept_on_the_disk_of_this_machine(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        storage = await handle._runtime.find_storage()
+        before = sum_logs(storage)
+        assert (await handle.run("head -c 30000000 /dev/zero | tr '\\0' 'a'")).omitted > 29_000_000
+        assert sum_logs(storage) - before < 1_000_000
+
+    with_host(work)
+
+
+def sum_logs(storage: Path) -> int:
+    """Return the size of what runtimes keep of the output of containers."""
+    logs = [*storage.glob("*containers/*/userdata/*.log"), *storage.glob("containers/*/*.log")]
+    return sum(path.stat().st_size for path in logs if path.exists())
+
+
+def kill_process(first: str, *words: str) -> None:
+    """Kill one of the processes whose command begins with a word, and has others in it or in that of its parent."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            line, of = ((each / "cmdline").read_bytes().decode() for each in (path, path.parent / str(parent)))
+            if line.startswith(first) and all(word in line + of for word in words):
+                os.kill(int(path.name), signal.SIGKILL)
+
+
+@podman_only
+def test_a_commit_that_is_killed_leaves_no_temporary_files(
+    with_host: WithHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        await handle.run("head -c 60000000 /dev/urandom > /data")
+        commit = asyncio.create_task(handle.snapshot())
+        while not list(tmp_path.glob("rollbook-files-*/commit-*/*")):
+            assert not commit.done()
+            await asyncio.sleep(0.01)
+        kill_process("podman\0commit", handle.name)
+        with pytest.raises(ContainerError):
+            await commit
+        assert list(tmp_path.glob("rollbook-files-*/*")) == []
+
+    with_host(work)
+
+
+FAKE_BASH = """mv /usr/bin/bash /usr/bin/real
+cat > /usr/bin/bash <<'END'
+#!/bin/sh
+exec env 'BASH_FUNC_echo%%=() { builtin printf "9:memory:/\\n"; }' /usr/bin/real "$@"
+END
+chmod 755 /usr/bin/bash"""
+
+
+def test_a_shell_that_an_agent_replaced_does_not_name_the_control_groups(with_host: WithHost) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        groups = handle._groups
+        assert (await handle.run(FAKE_BASH)).exit_code == 0
+        snapshot = await handle.snapshot()
+        await handle.kill()
+        await handle.restart()
+        assert (await handle.run("echo x")).text == "9:memory:/\n"
+        assert handle._groups.splitlines() == groups.splitlines()
+        again = await host.start(Container(image=snapshot, memory_mb=128))
+        assert "9:memory:/" not in again._groups.splitlines()
+        assert again._groups
+
+    with_host(work)
+
+
 def test_a_late_command_is_killed_with_everything_it_started(with_host: WithHost) -> None:
     async def work(host: ContainerHost) -> None:
         handle = await host.start(OWN)
@@ -119,7 +222,7 @@ def test_files_go_in_and_out(with_host: WithHost, tmp_path: Path, monkeypatch: p
             await handle.download("/none", tmp_path / "out2")
         with pytest.raises(ValueError, match="larger"):
             await handle.download("/data", tmp_path / "out3", max_bytes=100)
-        assert list((tmp_path / "temporary").iterdir()) == []
+        assert list((tmp_path / "temporary").glob("*/*")) == []
 
     with_host(work)
 
@@ -257,6 +360,18 @@ for number in range(5):
     os.unlink(f"/root/{number}")
     files[-1].write(bytes(8000000))
 time.sleep(60)'"""
+
+
+def test_empty_files_count_as_storage(with_host: WithHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollbook.containers.handle.STORAGE_CHECK_S", 0.5)
+
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(msgspec.structs.replace(OWN, storage_mb=20))
+        with pytest.raises(ContainerError, match="wrote more than storage_mb=20"):
+            await handle.run("mkdir /many; cd /many; for i in {1..40000}; do : > $i; done; sleep 30")
+        assert await handle.find_limit() == "storage_limit"
+
+    with_host(work)
 
 
 def test_deleted_files_that_are_open_count_as_storage(with_host: WithHost, monkeypatch: pytest.MonkeyPatch) -> None:

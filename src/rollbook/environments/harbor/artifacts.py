@@ -10,7 +10,14 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from rollbook.containers import MAX_LEVELS, ContainerHandle, hash_folder, is_machine_error, is_too_deep
+from rollbook.containers import (
+    MAX_LEVELS,
+    ContainerHandle,
+    hash_folder,
+    is_machine_error,
+    is_too_deep,
+    temporary_folder,
+)
 from rollbook.environments.harbor.task_files import Artifact, artifact_source
 from rollbook.environments.harbor.verification import LOGS, KeptArtifact
 from rollbook.errors import ContainerError, RolloutFailed
@@ -73,7 +80,7 @@ async def keep_artifacts(
     if kept:
         yield await _copy(handle, artifacts, kept / KEPT_FOLDER)
         return
-    with tempfile.TemporaryDirectory(prefix="rollbook-artifacts-") as temporary:
+    with temporary_folder("artifacts-") as temporary:
         yield await _copy(handle, artifacts, Path(temporary) / KEPT_FOLDER)
 
 

@@ -12,7 +12,6 @@ import io
 import secrets
 import shutil
 import tarfile
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from rollbook.containers import (
     list_absolute,
     open_archive,
     restore_pristine_files,
+    temporary_folder,
 )
 from rollbook.core import FAILURE_KINDS, START_ANEW
 from rollbook.environments.harbor.healthchecks import wait_for_services, wait_until_healthy
@@ -226,7 +226,7 @@ async def _execute(handle: ContainerHandle, verifier: VerifierTable, env: Mappin
 
 async def _collect(handle: ContainerHandle, result: TestsResult, kept: Path | None) -> None:
     """Read the rewards, and keep the logs of the tests."""
-    with tempfile.TemporaryDirectory(prefix="rollbook-verifier-") as name:
+    with temporary_folder("verifier-") as name:
         folder = Path(name)
         try:
             result.notes += await _download_logs(handle, folder)
