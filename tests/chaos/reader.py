@@ -25,8 +25,8 @@ from typing import Any
 
 NEVER = 1 << 30
 MOST_REPEATED = 8  # twice what a worker has in flight: its chunks were taken over twice, and it went on in between
-ATTEMPTS = {"environment_error": 3, "sandbox_error": 3}
-"""How many attempts a rollout has in one round, of the failures that chaos causes and no repeated call hides."""
+ATTEMPTS = {"environment_error": 3, "sandbox_error": 3, "model_unavailable": 4, "model_timeout": 4, "bad_completion": 4}
+"""How many attempts a rollout has in one round before such a failure is final."""
 INFRA = {"model_unavailable", "model_timeout", "bad_completion", "nonfinite_logprobs", "environment_error"} | {
     "sandbox_error", "container_error", "judge_error", "agent_error", "worker_lost"
 }  # fmt: skip
