@@ -47,4 +47,7 @@ def draw(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(draw(Path(sys.argv[1])))
+    folder = Path(sys.argv[-1])
+    if len(sys.argv) != 2 or not (folder / "held_out.json").exists():
+        sys.exit("plot.py: name the folder of a training, which has held_out.json and steps.jsonl")
+    sys.stdout.write(draw(folder))
