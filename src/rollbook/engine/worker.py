@@ -247,10 +247,9 @@ class Worker:
 
         try:
             await run_until_final(run_attempt, job.past, self._budgets, record=record, draining=self._draining)
-        except Drained:
-            pass  # a drained worker gives up what waits; nothing is written about it, as if it had never begun
-        except EndpointDown:
-            if not self._draining.is_set():  # as above
+        except (Drained, EndpointDown):
+            # A drained worker gives up what waits; nothing is written about it, as if it had never begun.
+            if not self._draining.is_set():
                 raise
 
     def _may_start(self) -> bool:
