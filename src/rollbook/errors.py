@@ -9,6 +9,7 @@
     ├── Stopped             the work stopped early and can be resumed                     exit 75
     │   ├── EndpointDown      no model replica answered for the whole outage allowance
     │   │   └── EndpointRefused   every call was refused (401, 403, 404) and none ever answered  exit 2
+    │   ├── Drained           a rollout that had not begun its work was given up: its worker was drained
     │   └── BookUnwritable    the disk is full, read-only or gone
     ├── Shortfall           the work is over and some rollouts have no score              exit 3
     ├── LeaderboardIncomplete   some models of several have no score for some rollouts    exit 3
@@ -95,6 +96,10 @@ class EndpointRefused(EndpointDown):
     def __init__(self, message: str, reasons: str = "", statuses: Sequence[int] = ()) -> None:
         self.statuses = list(statuses)
         super().__init__(message, reasons)
+
+
+class Drained(Stopped):
+    """A rollout waited, with nothing done yet, when its worker was drained: it is given up and stays pending."""
 
 
 class BookUnwritable(Stopped):

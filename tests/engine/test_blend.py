@@ -452,3 +452,23 @@ def test_where_there_is_one_environment_its_name_may_be_left_out() -> None:
     assert (
         parse_replacements(["x.py:X?a=1"], ["a"]) == parse_replacements(["a=x.py:X?a=1"], ["a"]) == {"a": "x.py:X?a=1"}
     )
+
+
+def test_the_oracle_is_refused_before_the_start_where_an_environment_knows_no_solutions(tmp_path: Path) -> None:
+    task = Path(__file__).parents[1] / "containers" / "tasks" / "write-word"
+    words = (
+        "from rollbook import Container, Environment, Task\n"
+        "class Words(Environment):\n"
+        '    container = Container(image="debian:bookworm")\n'
+        "    def tasks(self):\n        yield Task('a', 'x')\n"
+        "    async def verify(self, task, rollout, container):\n        return 1.0\n"
+    )
+    text = f"environments:\n  - env: harbor:{task}\n    name: word\n  - env: words.py:Words\n"
+    blend = written(tmp_path, text, words=words)
+    refusal = r"^--agent oracle: Words has no solve\(task, state\), so it knows no solutions$"
+    with pytest.raises(UsageError, match=refusal):
+        run(blend, agent="oracle", out=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    plan_request(Request(env=blend, agent="nop", out=str(tmp_path / "nop")))
+    with pytest.raises(UsageError, match="cannot be part of task ids: give it another one with `name:`"):
+        run(written(tmp_path, text.replace("    name: word\n", "")), agent="oracle", out=str(tmp_path / "run"))

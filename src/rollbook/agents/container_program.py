@@ -180,9 +180,15 @@ async def _was_killed(result: CommandResult, container: ContainerHandle) -> bool
 
 
 async def _read_answer(rollout: Rollout, container: ContainerHandle) -> None:
-    """Append the answer that the program left, if any. A link could lead to a file that the program may not read."""
+    """Append the answer that the program left, if any. A link could lead to a file that the program may not read.
+
+    One that is too large is replaced by a note: without it, an earlier message would be taken for the answer.
+    """
     try:
         raw = await container.read_unlinked(ANSWER_FILE, max_bytes=ANSWER_LIMIT)
-    except (FileNotFoundError, ValueError):
+        answer = raw.decode(errors="replace")
+    except FileNotFoundError:
         return
-    rollout.messages = [*rollout.messages, Message("assistant", raw.decode(errors="replace"), name="program")]
+    except ValueError as error:
+        answer = f"[{ANSWER_VARIABLE} is left out: {error}]"
+    rollout.messages = [*rollout.messages, Message("assistant", answer, name="program")]

@@ -85,6 +85,8 @@ def _check_oracle(rollouts: Sequence[Rollout]) -> Finding:
     unrewarded = [r for r in rollouts if r.score and r.score.reward <= 0]
     missed, restored = [r.task.id for r in unrewarded], [*map(_list_restored, unrewarded)]
     words = f"{len(missed)} solutions get no reward"
+    if late := [r.task.id for r in unrewarded if r.ended == "agent_timeout"]:
+        words += f"; {len(late)} reached the deadline of the agent"
     if hidden := next(filter(None, restored), []):
         words += f"; the tests do not see their changes of {', '.join(hidden[:3])}: list them in [metadata] keep"
     return _judge_scores("the solution gets its reward", rollouts, missed, "every one", words)

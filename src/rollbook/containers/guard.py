@@ -3,8 +3,8 @@
     python -m rollbook.containers.guard RUNTIME < PIPE
 
 It reads its standard input, a pipe that only the worker holds open, to its end; the worker has written its label as
-owner to it. A worker that ends in order has removed everything and ends its guard; after `kill -9` the guard removes
-its containers at once. If the guard is killed too, the next start on this node does it (owners.py).
+owner to it. A worker that ends in order has removed everything and ends its guard; after `kill -9` the guard ends its
+builds and removes its containers at once. If the guard is killed too, the next start on this node does it (owners.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from rollbook.containers.images import reap_builds
 from rollbook.containers.owners import Owner, is_dead, reap_leftovers
-from rollbook.containers.runtime import LabelledObject, Runtime, find_runtime
+from rollbook.containers.runtime import Runtime, find_runtime
 from rollbook.errors import ContainerError
 
 QUIET_PASSES, PAUSE_S, LIMIT_S = 3, 1.0, 300.0
@@ -40,10 +41,10 @@ async def _clean_up(runtime: Runtime, label: bytes) -> None:
     deadline, quiet = time.monotonic() + LIMIT_S, 0
     while quiet < QUIET_PASSES and time.monotonic() < deadline:
         await asyncio.sleep(PAUSE_S / 5)
-        found: list[LabelledObject] | None = None
+        found: int | None = None
         with suppress(ContainerError):
-            found = await reap_leftovers(runtime)
-        if found != [] or not _has_ended(label) or is_named_by_a_process(label):
+            found = await reap_builds(runtime) + len(await reap_leftovers(runtime))
+        if found != 0 or not _has_ended(label) or is_named_by_a_process(label):
             quiet = 0
         else:
             quiet += 1

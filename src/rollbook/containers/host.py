@@ -18,8 +18,8 @@ from rollbook.containers.handle import ContainerHandle
 from rollbook.containers.images import ImageBuild, ensure_build, ensure_image, reap_builds
 from rollbook.containers.owners import Owner, delete_own_states, reap_leftovers, remove_own_folder
 from rollbook.containers.runtime import Runtime, find_runtime
-from rollbook.errors import ContainerError
-from rollbook.processes import module_argv
+from rollbook.errors import ContainerError, Drained
+from rollbook.processes import is_being_cancelled, module_argv
 
 _LOGGER = logging.getLogger("rollbook")
 LEAST_FREE_BYTES = 64 << 20
@@ -38,14 +38,16 @@ class ContainerHost:
         self._storage: Path | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._preparing: set[asyncio.Task[Container]] = set()
+        self._drained = False
 
     async def open(self) -> None:
         """Remove what dead owners left on this node, and start the guard; UsageError where limits would not hold."""
         await self.runtime.require_limits()
         self._guard = _start_guard(self.runtime.name, self._owner.label)
         try:
-            await reap_leftovers(self.runtime)
             await reap_builds(self.runtime)
+            await reap_leftovers(self.runtime)
         except ContainerError as error:  # no reason not to begin
             _LOGGER.warning("%s; the next start tries this again", error)
 
@@ -63,9 +65,10 @@ class ContainerHost:
     async def start(self, container: Container, name: str = "") -> ContainerHandle:
         """Start a container. If that fails or is cancelled, nothing of it stays.
 
-        `name` is that of the rollout, under which its artifacts are kept in the run directory.
+        `name` is that of the rollout which begins in it, and under which its artifacts are kept in the run directory.
+        Drained if such a rollout still waits for its image when the worker is drained.
         """
-        container = await self.prepare(container)
+        container = await (self._prepare_or_give_up(container) if name else self.prepare(container))
         artifacts = self._choose_folder(name) if self._run and name else None
         handle = ContainerHandle(self.runtime, container, self._owner, artifacts)
         handle.host = self
@@ -78,6 +81,26 @@ class ContainerHost:
             await asyncio.shield(self.remove(handle))
             raise
         return handle
+
+    def stop_waiting(self) -> None:
+        """Let rollouts that wait for their image, now or later, give up: nothing of them has been done yet."""
+        self._drained = True
+        for task in self._preparing:
+            task.cancel()
+
+    async def _prepare_or_give_up(self, container: Container) -> Container:
+        if self._drained:
+            raise Drained("its image was not asked for")
+        task = asyncio.create_task(self.prepare(container), name="image")
+        self._preparing.add(task)
+        try:
+            return await task  # our own cancellation cancels it too, and waits for its end
+        except asyncio.CancelledError:
+            if self._drained and task.cancelled() and not is_being_cancelled():
+                raise Drained("its image was not ready") from None
+            raise
+        finally:
+            self._preparing.discard(task)
 
     def _choose_folder(self, name: str) -> Path:
         """Return a folder of the run directory that no other attempt has, of whichever worker."""

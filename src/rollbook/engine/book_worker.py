@@ -420,6 +420,8 @@ async def work_on_book(
             model.stop_waiting()
             if roles is not None:
                 roles.stop_waiting()
+            for environment in environments.values():
+                environment.stop_waiting()
 
         worker = Worker(
             jobs,

@@ -41,6 +41,7 @@ from rollbook.environments import (
     explain_error,
     find_changed_file,
     merge_roles,
+    overrides,
     put_first_on_path,
     require_unedited,
     resolve_judge,
@@ -71,6 +72,7 @@ def plan(
         specs: dict[str, EnvironmentSpec] = {}
         parts: list[Part] = []
         several = select_environments(environments, request, say)
+        require_solutions(request.agent, several)
         workers = request.settings.workers * len(several)  # small chunks, so that environments advance side by side
         for member in several:
             first = parts[-1].tasks[1] if parts else 0
@@ -85,6 +87,13 @@ def plan(
         book = draft.finish(make_manifest(request, specs, model, roles), parts, settings)
         write_lengths(book, 1, lengths)
         return book
+
+
+def require_solutions(agent: str, environments: Sequence[RunEnvironment]) -> None:
+    """Refuse the oracle for an environment that knows no solutions."""
+    for member in environments:
+        if agent == "oracle" and member.loaded.spec.container and not overrides(member.loaded.cls, "solve"):
+            raise UsageError(f"--agent oracle: {member.name} has no solve(task, state), so it knows no solutions")
 
 
 def omit_unknown_parameters(request: Request, model: ModelSpec) -> Request:

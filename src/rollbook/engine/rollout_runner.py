@@ -34,7 +34,7 @@ from rollbook.core import (
 )
 from rollbook.engine.retries import AttemptResult, record_failure, retry_delay_s, wait_for_event
 from rollbook.engine.worker import RolloutJob
-from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost, is_being_cancelled
+from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost
 from rollbook.errors import (
     ContainerError,
     ContextFull,
@@ -45,7 +45,7 @@ from rollbook.errors import (
     UsageError,
 )
 from rollbook.models import AnsweredCall, Completion, Model, ModelCall, TokenContinuingModel, require_continuing
-from rollbook.processes import timeout_after
+from rollbook.processes import is_being_cancelled, timeout_after
 
 MAX_EARLIER_CALLS = 8
 """How many calls of a rollout a later one may continue: an agent may have several conversations at once."""

@@ -20,7 +20,7 @@ from rollbook.core import FAILURE_KINDS, Failure, Rollout, Task, derive_seed
 from rollbook.engine.concurrency import AdaptiveLimit, FixedLimit
 from rollbook.engine.costs import CostMeter
 from rollbook.engine.retries import AttemptResult, run_until_final, wait_for_event
-from rollbook.errors import EndpointDown, RolloutFailed
+from rollbook.errors import Drained, EndpointDown, RolloutFailed
 
 
 class RolloutJob(msgspec.Struct):
@@ -95,10 +95,6 @@ class AttemptRunner(Protocol):
 
     async def run_attempt(self, job: RolloutJob, round_number: int) -> AttemptResult:
         """Return the rollout of one attempt, and the error if it failed."""
-
-
-class _Abandoned(Exception):
-    """An attempt that waited for others to end when the worker was drained."""
 
 
 class Worker:
@@ -251,10 +247,9 @@ class Worker:
 
         try:
             await run_until_final(run_attempt, job.past, self._budgets, record=record, draining=self._draining)
-        except _Abandoned:
-            pass  # a drained worker gives up what waits; nothing is written about it, as if it had never begun
-        except EndpointDown:
-            if not self._draining.is_set():  # as above
+        except (Drained, EndpointDown):
+            # A drained worker gives up what waits; nothing is written about it, as if it had never begun.
+            if not self._draining.is_set():
                 raise
 
     def _may_start(self) -> bool:
@@ -264,7 +259,7 @@ class Worker:
 
     async def _wait_for_slot(self) -> None:
         if self._draining.is_set():
-            raise _Abandoned
+            raise Drained("it waited for others to end")
         self._slot_freed.clear()
         await self._slot_freed.wait()
 

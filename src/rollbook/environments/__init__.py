@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     )
     from rollbook.environments.runtime import EnvironmentRuntime
     from rollbook.environments.sandboxed import Sandboxed, marks
-    from rollbook.environments.session import ContainerSession, EnvironmentSession, LoopSession, is_being_cancelled
+    from rollbook.environments.session import ContainerSession, EnvironmentSession, LoopSession
     from rollbook.environments.snapshot import (
         find_changed_file,
         load_environment,
@@ -118,7 +118,6 @@ __all__ = [
     "find_verifying_roles",
     "import_class",
     "import_closure",
-    "is_being_cancelled",
     "list_environments",
     "list_names",
     "load_environment",

@@ -134,6 +134,11 @@ class EnvironmentRuntime:
         except (UsageError, ContainerError) as error:
             raise UsageError(f"environment {self.spec.spec} cannot start: {error}") from None
 
+    def stop_waiting(self) -> None:
+        """Let rollouts that wait for the image of their container give up at once."""
+        if self._containers is not None:
+            self._containers.stop_waiting()
+
     async def repeat_outcome(self, task: Task, rollout: Rollout, artifacts: Path) -> JSON:
         """Return the outcome of a stored rollout, decided again where the environment can do that."""
         if self._environment is None or not overrides(type(self._environment), "repeat_outcome"):

@@ -35,13 +35,14 @@ from rollbook.errors import (
     ClientKilled,
     ContainerError,
     ContextFull,
+    Drained,
     LimitReached,
     RollbookError,
     RolloutFailed,
     Stopped,
 )
 from rollbook.models import AskModel
-from rollbook.processes import CANCEL_GRACE_S, ENVIRONMENT_CODE_TASK
+from rollbook.processes import CANCEL_GRACE_S, ENVIRONMENT_CODE_TASK, is_being_cancelled
 
 if TYPE_CHECKING:
     from rollbook.containers import CommandResult, Container, ContainerHandle, ContainerHost
@@ -140,7 +141,8 @@ class ContainerSession(Stopwatch):
             return
         with self.measure():
             starting = self._keep_container(self._containers.start(wanted, self._name))
-            allowed = wanted.build_timeout_s + 2 * wanted.start_timeout_s
+            # Waiting for another's build and building each have the deadline of a build.
+            allowed = 2 * wanted.build_timeout_s + 2 * wanted.start_timeout_s
             await await_with_deadline(starting, allowed, "container", "container_error", "container_error")
 
     async def _keep_container(self, starting: Awaitable[ContainerHandle]) -> None:
@@ -501,14 +503,8 @@ async def await_contained(work: Awaitable[JSON], where: str, error_kind: str) ->
         if is_being_cancelled():
             raise
         raise RolloutFailed(error_kind, where, f"{where} awaited something that was cancelled") from None
-    except LimitReached:
-        raise  # the policy's own limit ends the conversation, and what exists so far is scored
+    except (LimitReached, Drained):
+        raise  # the policy's own limit ends the conversation, and what exists so far is scored; a drain gives it up
     except (Exception, SystemExit) as error:
         message = describe_exception(error, location=False)
         raise RolloutFailed(failure_kind(error, error_kind), where, message) from error
-
-
-def is_being_cancelled() -> bool:
-    """Whether the current task is being cancelled, as opposed to something that it awaits."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

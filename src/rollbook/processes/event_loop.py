@@ -145,6 +145,12 @@ EXACT_DEADLINE_S = 30.0
 """Below this a deadline has a timer of its own; above it, being up to a second late does not matter."""
 
 
+def is_being_cancelled() -> bool:
+    """Whether the current task is being cancelled, as opposed to something that it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def timeout_after(seconds: float) -> asyncio.Timeout | Deadline:
     """`async with timeout_after(600):` raises TimeoutError if it takes longer, as asyncio.timeout does."""
     return asyncio.timeout(seconds) if seconds < EXACT_DEADLINE_S else Deadline(seconds)

@@ -53,6 +53,12 @@ def kill_descendants() -> None:
         _send_signal(process, signal.SIGKILL)
 
 
+def kill_by_variable(name: str, value: str) -> None:
+    """Kill every process that has a variable with this value in its environment."""
+    for process in _stop_all(lambda: _find_by_variable(name, value)):
+        _send_signal(process, signal.SIGKILL)
+
+
 def _stop_all(find: Callable[[], list[ProcessInfo]]) -> list[ProcessInfo]:
     stopped: dict[int, ProcessInfo] = {}
     for _ in range(MAX_STOP_ROUNDS):
@@ -69,7 +75,11 @@ def find_tagged(tag: str) -> list[ProcessInfo]:
     """Return the processes with a child's tag: also daemons that left its session and whose parents are dead."""
     if not tag:
         return []
-    word = f"{CHILD_TAG}={tag}\0".encode()
+    return _find_by_variable(CHILD_TAG, tag)
+
+
+def _find_by_variable(name: str, value: str) -> list[ProcessInfo]:
+    word = f"\0{name}={value}\0".encode()
     return [p for p in _list_processes() if word in _read_environ(p.pid)]
 
 

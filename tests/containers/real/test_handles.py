@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import signal
@@ -18,9 +19,10 @@ import pytest
 from base_image import CRASH_FIRST_PROCESS, IMAGE, RUNTIME, WithHost, list_left, list_of, podman_only
 
 from rollbook.containers import Container, ContainerHost, ImageBuild, find_runtime, list_own_objects
+from rollbook.containers.images import RECORD_SUFFIX, hold_lock
 from rollbook.containers.owners import OWNER_LABEL, choose_own
-from rollbook.containers.runtime import LabelledObject
-from rollbook.errors import ContainerError, ImageError
+from rollbook.containers.runtime import LabelledObject, work_folder
+from rollbook.errors import ContainerError, Drained, ImageError
 from rollbook.processes import run_event_loop
 
 OWN = Container(image=IMAGE, memory_mb=128)
@@ -501,6 +503,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def list_working_containers() -> set[str]:
+    if RUNTIME != "podman":
+        return set()
     command = ["podman", "ps", "--all", "--external", "--no-trunc", "--format", "{{.ID}} {{.Command}}"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return {line for line in lines if line.endswith(" buildah")}
@@ -523,28 +527,89 @@ def test_a_build_that_is_killed_or_late_leaves_nothing(tmp_path: Path, killed: s
     wait_until(lambda: not made & list_working_containers())  # others may be building on this machine
 
 
+def test_a_build_whose_worker_is_killed_is_ended_by_its_guard(tmp_path: Path) -> None:
+    before = list_working_containers()
+    worker, seconds = start_build(tmp_path)
+    made = list_working_containers() - before
+    (client,) = find_children(worker.pid, f"{RUNTIME} build")
+    worker.kill()
+    worker.communicate()
+    wait_until(lambda: not Path(f"/proc/{client}").exists() and find_processes(f"sleep {seconds}") == [])
+    wait_until(lambda: not made & list_working_containers())  # others may be building on this machine
+    wait_until(lambda: not find_build_records(tmp_path))
+
+
+def find_build_records(folder: Path) -> list[Path]:
+    image = ImageBuild(str(folder)).image
+    return list(work_folder().glob(f"{hashlib.sha256(image.encode()).hexdigest()[:32]}{RECORD_SUFFIX}"))
+
+
 @podman_only
-def test_a_build_that_is_killed_with_its_worker_is_removed_by_the_next_start(
-    with_host: WithHost, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("who", ["next start", "who waits"])
+def test_a_build_whose_worker_and_guard_are_killed_is_ended(with_host: WithHost, tmp_path: Path, who: str) -> None:
     before = list_working_containers()
     worker, seconds = start_build(tmp_path)
     made = list_working_containers() - before
     assert made
-    (podman,) = find_children(worker.pid, "podman build")
-    worker.kill()
-    worker.communicate()
+    (guard,) = find_children(worker.pid, "containers.guard")
 
-    async def work(host: ContainerHost) -> None:
-        return None
+    async def wait_for_image(host: ContainerHost) -> None:
+        waiting = asyncio.create_task(host.prepare(Container(build=str(tmp_path))))
+        await asyncio.sleep(1)
+        kill_both()
+        await asyncio.to_thread(wait_until, lambda: len(find_processes(f"sleep {seconds}")) == 2 and own_build())
+        waiting.cancel()
+        await asyncio.wait({waiting})
 
-    with_host(work)
-    assert len(find_processes(f"sleep {seconds}")) == 2  # a build whose worker is dead goes on: its image is of use
-    os.kill(podman, signal.SIGKILL)
-    wait_until(lambda: not Path(f"/proc/{podman}").exists())
-    with_host(work)
+    def own_build() -> bool:
+        return bool(find_children(os.getpid(), "podman build"))
+
+    def kill_both() -> None:
+        os.kill(guard, signal.SIGKILL)
+        worker.kill()
+        worker.communicate()
+
+    async def only_start(host: ContainerHost) -> None:
+        assert find_processes(f"sleep {seconds}") == []
+
+    if who == "next start":
+        kill_both()
+        with_host(only_start)
+    else:
+        with_host(wait_for_image)
     assert find_processes(f"sleep {seconds}") == []
     wait_until(lambda: not made & list_working_containers())  # others may be building on this machine
+
+
+def test_who_waits_for_the_build_of_another_has_a_deadline(with_host: WithHost, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo {time.time_ns()}\n")
+
+    async def work(host: ContainerHost) -> None:
+        async with hold_lock(ImageBuild(str(tmp_path)).image, 5):
+            with pytest.raises(ContainerError, match="others on this machine have been building or pulling it for 1 s"):
+                await host.prepare(Container(build=str(tmp_path), build_timeout_s=1))
+
+    with_host(work)
+
+
+def test_a_rollout_that_waits_for_its_image_is_given_up_when_drained(with_host: WithHost, tmp_path: Path) -> None:
+    seconds = str(1_000_000 + time.time_ns() % 1_000_000)
+    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN sleep {seconds}\n")
+    wanted = Container(build=str(tmp_path))
+
+    async def work(host: ContainerHost) -> None:
+        starting = [asyncio.create_task(host.start(wanted, f"task#{i}")) for i in range(3)]
+        await asyncio.to_thread(wait_until, lambda: bool(find_processes(f"sleep {seconds}")))
+        host.stop_waiting()
+        given_up = await asyncio.gather(*starting, return_exceptions=True)
+        assert [type(each) for each in given_up] == [Drained] * 3
+        await asyncio.to_thread(wait_until, lambda: find_processes(f"sleep {seconds}") == [])
+        with pytest.raises(Drained):
+            await host.start(Container(image=IMAGE), "task#4")
+        # What judges the work of a rollout that is being finished still gets its container.
+        await host.remove(await host.start(Container(image=IMAGE)))
+
+    with_host(work)
 
 
 PODMAN_THAT_DIES = """#!/bin/bash

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from base_image import CRASH_FIRST_PROCESS, RUNTIME, list_left, podman_only
+from base_image import CRASH_FIRST_PROCESS, IMAGE, RUNTIME, list_left, podman_only
 
 import rollbook
 from rollbook.containers import ImageBuild
@@ -548,6 +548,21 @@ def test_a_program_cannot_read_a_file_of_root_by_a_link_in_place_of_its_answer(
     assert not any("7hidden7" in message.text for message in rollout.messages)
 
 
+def test_an_answer_of_a_program_that_is_too_large_is_left_out_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = "echo hello > /app/word.txt; ROLLBOOK_ANSWER=/dev/null; head -c 1048577 /dev/zero > /logs/agent/answer.txt"
+    script = tmp_path / "script.jsonl"
+    script.write_text(json.dumps({"answer": answer, "prompt_ids": [1], "ids": [2, 3], "logprobs": [0.0, 0.0]}))
+    monkeypatch.chdir(Path(__file__).parent)
+    task, agent = TASKS / "write-word", "program:bash agent.sh"
+    rollbook.run(f"harbor:{task}", agent=agent, model=f"scripted:{script}", out=str(tmp_path / "run"))
+    (rollout,) = rollbook.load(tmp_path / "run").rollouts()
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+    assert rollout.text == "[ROLLBOOK_ANSWER is left out: /logs/agent/answer.txt is larger than 1048576 bytes]"
+
+
 def test_a_user_of_the_agent_that_the_image_lacks_is_an_image_error(tmp_path: Path) -> None:
     task = copy_task("write-word", tmp_path / "task", "[agent]", '[agent]\nuser = "ghost"')
     assert play(tmp_path / "run", task, "nop") == {}
@@ -611,6 +626,50 @@ def copy_task(name: str, folder: Path, old: str, new: str) -> Path:
     assert old in config
     (folder / "task.toml").write_text(config.replace(old, new, 1))
     return folder
+
+
+def test_an_image_of_separate_tests_without_tests_is_an_image_error(tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    shutil.copytree(TASKS / "separate-tests", task)
+    config = (task / "task.toml").read_text()
+    own = f'[verifier.environment]\ndocker_image = "{IMAGE}"\nnetwork_mode = "no-network"\n'
+    (task / "task.toml").write_text(f"{config}\n{own}")
+    play(tmp_path / "run", task, "oracle")
+    ((_, _, failure),) = rollbook.load(tmp_path / "run").failures()
+    assert failure.kind == "image_error"
+    assert "the image of the separate tests has no /tests/test.sh" in failure.message
+    lines = [json.loads(line) for path in tmp_path.glob("run/journals/*.jsonl") for line in path.open()]
+    assert len([line for line in lines if line.get("failure")]) == 1
+
+
+def test_the_deadline_of_the_agent_ends_the_oracle_and_its_work_is_scored(tmp_path: Path) -> None:
+    task = copy_task("write-word", tmp_path / "task", "timeout_sec = 60.0", "timeout_sec = 3.0")
+    with (task / "solution" / "solve.sh").open("a") as file:
+        file.write("\nsleep 100\n")
+    (rollout,) = play(tmp_path / "run", task, "oracle").values()
+    assert rollout.ended == "agent_timeout"
+    assert rollout.score
+    assert rollout.score.reward == 1.0
+
+
+def test_a_drain_does_not_wait_for_a_build(tmp_path: Path) -> None:
+    seconds = str(1_000_000 + time.time_ns() % 1_000_000)
+    task, out = tmp_path / "task", tmp_path / "run"
+    shutil.copytree(TASKS / "write-word", task)
+    (task / "environment" / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN sleep {seconds}\n")
+    command = [sys.executable, "-m", "rollbook", "run", f"harbor:{task}", "--agent", "oracle", "-k", "2"]
+    worker = subprocess.Popen([*command, "-o", str(out)], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not any(f"sleep {seconds}" in words for _, words in list_processes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    worker.send_signal(signal.SIGINT)
+    said = worker.communicate(timeout=30)[1]
+    assert worker.returncode == 75, said
+    assert "interrupted with 2 rollouts to go: rollbook resume" in said
+    assert not any(f"sleep {seconds}" in words for _, words in list_processes())
+    assert not list(rollbook.load(out).failures())
+    assert list_left() == []
 
 
 def test_the_healthcheck_of_a_separate_container_of_tests_is_awaited(tmp_path: Path) -> None:
@@ -826,6 +885,9 @@ def test_separate_tests_run_again_from_the_artifacts_of_the_run(tmp_path: Path) 
     test = task / "tests" / "test.sh"
     test.write_text(test.read_text() + "\necho 0.25 > /logs/verifier/reward.txt\n")
     assert reverify(run, tmp_path / "again") == ([0.25, 0.25], [])
+    rewards, failures = reverify(tmp_path / "again", tmp_path / "third")
+    assert rewards == []
+    assert "`rollbook reverify` made never does: reverify the first run again" in failures[0]
     kept = next(path for path in (run / "artifacts").glob("*/artifacts/**/*") if path.is_file())
     kept.write_text("forged")
     rewards, (failure,) = reverify(run, tmp_path / "forged")

@@ -66,6 +66,9 @@ def find_recorded(record: ArtifactsRecord | None, wanted: list[str | Artifact], 
         if artifact_source(artifact) not in record.places:
             why = f"the run does not keep the artifact {artifact_source(artifact)}, so the tests cannot run again"
             raise RolloutFailed("verifier_error", "verify", why)
+    if not everything.is_dir():
+        why = "this run keeps no artifacts; one that `rollbook reverify` made never does: reverify the first run again"
+        raise RolloutFailed("verifier_error", "verify", why)
     folder = everything / record.folder
     if hash_folder(folder) != record.digest:
         raise RolloutFailed("verifier_error", "verify", f"the artifacts in {folder} were changed or removed")

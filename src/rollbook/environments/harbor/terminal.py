@@ -50,6 +50,10 @@ class AgentTerminal:
             raise LimitReached("agent_timeout")
         return min(allowed, left)
 
+    def program_time_left(self) -> float:
+        """Return how long a program that works by itself may take."""
+        return PROGRAM_S if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
     async def bash(self, command: str, timeout_s: float | None = None) -> str:
         """Run a command in the agent's shell, and return its output as the model sees it."""
         allowed = self.time_left()
@@ -90,7 +94,7 @@ class AgentTerminal:
 
     async def run_program(self, command: str, env: Mapping[str, str]) -> CommandResult:
         """Run a program that works by itself, in a shell of its own."""
-        left = PROGRAM_S if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        left = self.program_time_left()
         shell = await self._handle.open_shell(user=self.user, env=env)
         try:
             return await shell.run(command, left)

@@ -42,7 +42,7 @@ from rollbook.environments.harbor.task_files import (
     resolve_variables,
     user_name,
 )
-from rollbook.errors import ContainerError, RolloutFailed
+from rollbook.errors import ContainerError, ImageError, RolloutFailed
 
 TESTS, LOGS, VERIFIER_LOGS = "/tests", "/logs", "/logs/verifier"
 SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")
@@ -140,6 +140,8 @@ async def run_separate_tests(
     try:
         if step.verifier.environment and step.verifier.environment.healthcheck:
             await wait_until_healthy(handle, step.verifier.environment.healthcheck, user_name(step.verifier.user))
+        if bundled:
+            await _require_tests(handle)
         for artifact in artifacts:
             await handle.upload(artifact.place, artifact.source)
         staged = f"/.rollbook-tests-{secrets.token_hex(8)}"
@@ -149,6 +151,14 @@ async def run_separate_tests(
         return await _run_script(handle, step.verifier, resolve_variables(step.verifier.env), kept)
     finally:
         await host.remove(handle)
+
+
+async def _require_tests(handle: ContainerHandle) -> None:
+    """ImageError if the image of separate tests lacks them: as in Harbor, an image of their own must have them."""
+    script = f"{TESTS}/test.sh"
+    if (await handle.run(f"test -f {script}", user="0", timeout_s=SETUP_S)).exit_code:
+        why = "the tests of the task folder are copied only where the tests have no image or Dockerfile of their own"
+        raise ImageError(f"the image of the separate tests has no {script}; {why}")
 
 
 class KeptArtifact(msgspec.Struct, frozen=True):
