@@ -41,8 +41,11 @@ from rollbook.errors import RolloutFailed, UsageError
 from rollbook.processes import Child, module_argv
 
 COMMON_VARIABLES = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
-MAX_MESSAGE_BYTES = 64 << 20
-"""The longest message of a server; the package's own reader takes quadratic time and has no limit."""
+MAX_MESSAGE_BYTES = 16 << 20
+"""The longest message of a server; code in a container may stand in for the server, and memory takes many times more.
+
+The package's own reader of lines takes quadratic time and has no limit.
+"""
 
 EXIT_GRACE_S = 5.0
 
@@ -137,6 +140,41 @@ if HTTP_LIMITS.keys() - inspect.signature(streamable_http_client).parameters:
     HTTP_LIMITS = {}  # since 2.3 the package limits HTTP messages, to a megabyte
 
 
+class OversizedBody(httpx2.StreamError):
+    """A body that is not read to its end; the package reports it as the error of one request."""
+
+
+class LimitedStream(httpx2.AsyncByteStream):
+    """The body of a response, up to MAX_MESSAGE_BYTES; a compressed one could grow to any size, so it is refused."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        self._stream = response.stream
+        self._encoding = response.headers.get("content-encoding", "identity").lower()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._encoding != "identity":
+            raise OversizedBody(f"the body is compressed ({self._encoding[:80]}), which was not asked for")
+        size = 0
+        async for data in self._stream:
+            size += len(data)
+            if size > MAX_MESSAGE_BYTES:
+                raise OversizedBody(f"the body exceeds {MAX_MESSAGE_BYTES} bytes")
+            yield data
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._stream.aclose()
+
+
+async def limit_body(response: httpx2.Response) -> None:
+    """Limit the body of a response: the package reads it as a whole, but for events, whose size it limits itself."""
+    is_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+    is_compressed = "content-encoding" in response.headers
+    if is_compressed or not (is_events and response.is_success and response.request.method in ("GET", "POST")):
+        response.stream = LimitedStream(response)
+
+
 class McpSession:
     """A connection owned by its own task: the task that opens one must also close it, and rollouts come and go.
 
@@ -190,11 +228,12 @@ class McpSession:
                 yield client
             return
         token = os.environ.get(self.server.token_env, "")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {token}"} if token else {})}
         timeout = httpx2.Timeout(None, connect=CONNECT_S)
         # A proxy cannot reach our own ports.
         proxied = urlsplit(self.server.url).hostname not in ("localhost", "127.0.0.1")
-        async with httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=proxied) as http:
+        hooks = {"response": [limit_body]}
+        async with httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=proxied, event_hooks=hooks) as http:
             transport = streamable_http_client(self.server.url, http_client=http, **HTTP_LIMITS)
             async with Client(transport, cache=None) as client:
                 yield client
