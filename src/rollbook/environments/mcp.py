@@ -10,10 +10,10 @@ import asyncio
 import inspect
 import os
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
@@ -29,6 +29,9 @@ from mcp_types import (
     CallToolResult,
     ContentBlock,
     ImageContent,
+    JSONRPCError,
+    JSONRPCRequest,
+    JSONRPCResponse,
     TextContent,
     jsonrpc_message_adapter,
 )
@@ -52,6 +55,16 @@ EXIT_GRACE_S = 5.0
 Incoming = MemoryObjectSendStream[SessionMessage | Exception]
 Outgoing = MemoryObjectReceiveStream[SessionMessage]
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+
+
+class Sender(Protocol):
+    """The end of a transport that takes our messages."""
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send one."""
+
+
+Transport = AbstractAsyncContextManager[tuple[AsyncIterable[SessionMessage | Exception], Sender]]
 
 
 class McpProcess:
@@ -125,6 +138,45 @@ async def _write_messages(writer: asyncio.StreamWriter, outgoing: Outgoing) -> N
         async for message in outgoing:
             writer.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
             await writer.drain()
+
+
+MAX_SERVER_REQUESTS = 64
+"""Requests of a server (pings) that wait for our reply; the package starts a task for each, however many come."""
+
+
+@asynccontextmanager
+async def pace_requests(transport: Transport) -> AsyncIterator[Streams]:
+    """Pass on the messages of a transport, but no more requests of the server while too many wait for our reply."""
+    incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    free = asyncio.Semaphore(MAX_SERVER_REQUESTS)
+    async with transport as (theirs, ours), anyio.create_task_group() as tasks:
+        tasks.start_soon(_pass_on_received, theirs, incoming, free)
+        tasks.start_soon(_pass_on_sent, outgoing, ours, free)
+        try:
+            yield received, sent
+        finally:
+            tasks.cancel_scope.cancel()
+            for stream in (incoming, received, sent, outgoing):
+                stream.close()
+
+
+async def _pass_on_received(
+    source: AsyncIterable[SessionMessage | Exception], target: Incoming, free: asyncio.Semaphore
+) -> None:
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError), target:
+        async for message in source:
+            if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCRequest):
+                await free.acquire()
+            await target.send(message)
+
+
+async def _pass_on_sent(source: Outgoing, target: Sender, free: asyncio.Semaphore) -> None:
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError), source:
+        async for message in source:
+            await target.send(message)
+            if isinstance(message.message, JSONRPCResponse | JSONRPCError):
+                free.release()
 
 
 T = TypeVar("T")
@@ -224,7 +276,7 @@ class McpSession:
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Client]:
         if self._process:
-            async with Client(self._process.open(), cache=None) as client:
+            async with Client(pace_requests(self._process.open()), cache=None) as client:
                 yield client
             return
         token = os.environ.get(self.server.token_env, "")
@@ -235,7 +287,7 @@ class McpSession:
         hooks = {"response": [limit_body]}
         async with httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=proxied, event_hooks=hooks) as http:
             transport = streamable_http_client(self.server.url, http_client=http, **HTTP_LIMITS)
-            async with Client(transport, cache=None) as client:
+            async with Client(pace_requests(transport), cache=None) as client:
                 yield client
 
     async def close(self) -> None:
