@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from io import BytesIO
@@ -151,6 +153,45 @@ def test_what_would_take_much_memory_is_refused(data: bytes, headers: dict[str, 
         assert (await post(http, url, make_body("hi")))[0] == 200
 
     with_gateway(work)
+
+
+def make_request(url: str, headers: int, size: int) -> bytes:
+    body = make_body("hi")
+    lines = [f"POST {urlsplit(url).path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, *(f"x-{i}: {'y' * size}" for i in range(headers)), "", ""]).encode() + body
+
+
+def test_of_requests_that_follow_without_an_answer_few_are_read() -> None:
+    async def work(model: SlowModel, url: str, http: aiohttp.ClientSession) -> None:
+        request = make_request(url, 50, 4000)
+        with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port)) as client:
+            client.setblocking(False)
+            tracemalloc.start()
+            try:
+                for _ in range(100):
+                    with suppress(BlockingIOError):
+                        client.send(request)
+                    await asyncio.sleep(0.01)
+                assert tracemalloc.get_traced_memory()[0] < 20 * len(request)
+            finally:
+                tracemalloc.stop()
+        assert model.asked == 1
+
+    with_gateway(work)
+
+
+@pytest.mark.parametrize(("headers", "size"), [(100, 10), (1, 5000)])
+def test_large_headers_are_refused_without_a_line_in_the_log(
+    headers: int, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(model: SlowModel, url: str, http: aiohttp.ClientSession) -> None:
+        reader, writer = await asyncio.open_connection(urlsplit(url).hostname, urlsplit(url).port)
+        writer.write(make_request(url, headers, size))
+        assert b" 400 " in await asyncio.wait_for(reader.readline(), 10)
+        writer.close()
+
+    with_gateway(work)
+    assert caplog.records == []
 
 
 def test_room_is_given_in_order_and_returned_by_what_is_cancelled() -> None:

@@ -14,11 +14,12 @@ record does not hold. While it waits, a stream is kept alive. A client that clos
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from aiohttp import web
+from aiohttp import web, web_protocol
 
 from rollbook.core import FAILURE_KINDS, JSON, Rollout
 from rollbook.errors import UsageError
@@ -216,6 +217,16 @@ SHUTDOWN_TIMEOUT_S = 1.0
 IDLE_CONNECTION_S = 75.0
 """How long a connection stays open after an answer: a program may have only so many."""
 
+MAX_HEADERS, MAX_HEADER_BYTES = 64, 4096
+"""Headers of a request, and the length of each."""
+
+web_protocol.MAX_MSG_QUEUE_SIZE = 2
+"""Requests that aiohttp reads from a connection while one is answered; with large headers, its 32 take 60 MB."""
+
+NO_LOG = logging.getLogger("rollbook.gateway.requests")
+"""For aiohttp, which would print a traceback for each malformed request: a program could fill the log of the worker."""
+NO_LOG.disabled = True
+
 
 class LocalGateway:
     """Serves each rollout on a port of its own, so that rollouts share nothing."""
@@ -228,8 +239,11 @@ class LocalGateway:
         runner = web.AppRunner(
             app,
             access_log=None,
+            logger=NO_LOG,
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
             keepalive_timeout=IDLE_CONNECTION_S,
+            max_headers=MAX_HEADERS,
+            max_field_size=MAX_HEADER_BYTES,
             handler_cancellation=True,
         )
         await runner.setup()
