@@ -9,11 +9,20 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from rollbook.containers import KeptShell
-from rollbook.containers.shell import MAIN_COMMAND, BoundedOutput, CommandResult, MarkerScanner, quote
+from rollbook.containers.shell import (
+    BASH_DESCRIPTOR,
+    MAIN_COMMAND,
+    SH_DESCRIPTOR,
+    BoundedOutput,
+    CommandResult,
+    MarkerScanner,
+    quote,
+)
 from rollbook.errors import ClientKilled, ContainerError
 from rollbook.processes import run_event_loop
 
@@ -74,6 +83,23 @@ def test_a_shell_that_ends_is_replaced(command: str, code: int) -> None:
     in_shell(work)
 
 
+@pytest.mark.parametrize("plain", [False, True], ids=["bash", "sh"])
+def test_a_shell_whose_descriptor_a_command_closes_is_replaced_at_once(
+    plain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if plain:
+        (tmp_path / "sh").symlink_to("/bin/sh")
+        monkeypatch.setenv("PATH", str(tmp_path))
+
+    async def work(shell: KeptShell) -> None:
+        assert shell.descriptor == (SH_DESCRIPTOR if plain else BASH_DESCRIPTOR)
+        result = await shell.run(f"echo before; exec {shell.descriptor}>&-; echo after", 30)
+        assert result == CommandResult(1, b"before\nafter\n", shell_ended=True)
+        assert await shell.run("echo ok", 30) == CommandResult(0, b"ok\n")
+
+    in_shell(work)
+
+
 @pytest.mark.parametrize("broken", ["if then 'unclosed", "echo 'unclosed", 'echo "', "echo $((", "(", "f() {"])
 def test_broken_syntax_does_not_break_the_next_command(broken: str) -> None:
     async def work(shell: KeptShell) -> None:
@@ -81,6 +107,8 @@ def test_broken_syntax_does_not_break_the_next_command(broken: str) -> None:
         assert (await shell.run(broken, 30)).exit_code != 0
         for alone in (False, True):
             assert (await shell.run("echo ok $x", 30, alone=alone)).output == b"ok 3\n"
+
+    in_shell(work)
 
 
 def test_a_command_that_ends_with_a_backslash_does_not_break_the_next_one() -> None:

@@ -367,8 +367,10 @@ def test_auto_is_bounded_by_the_open_files_and_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("soft", "hard", "wanted", "allowed", "raised"),
     [
-        (228, 500, 100, 100, 228),  # enough already
-        (227, 500, 100, 100, 228),
+        (228, 500, 100, 100, 500),  # enough already, but containers and programs need more
+        (1024, 524_288, 100, 100, 65_536),
+        (1024, 524_288, 65_500, 65_500, 65_628),
+        (100_000, 524_288, 100, 100, 100_000),
         (100, 200, 100, 72, 200),
         (100, 128, 100, 1, 128),
         (100, -1, 1000, 1000, 1128),

@@ -12,7 +12,7 @@ import pytest
 
 import support.mcp_server
 from rollbook import McpServer
-from rollbook.environments.mcp import McpServers, describe_tool_changes
+from rollbook.environments.mcp import MAX_SERVER_REQUESTS, McpServers, describe_tool_changes
 from rollbook.errors import RolloutFailed, UsageError
 from support.alive import alive, eventually
 
@@ -171,3 +171,50 @@ def test_a_server_that_never_lists_its_tools_is_told_in_one_line(monkeypatch: py
     monkeypatch.setattr("rollbook.environments.mcp.McpSession.list_tools", lambda self: asyncio.sleep(60))
     with pytest.raises(UsageError, match=r"did not list its tools within 0.2 s"):
         with_servers(nothing, McpServer(command=COMMAND))
+
+
+PINGING = """
+import json, sys
+
+def send(message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+def answer(method, params):
+    if method == "initialize":
+        about = {"name": "x", "version": "1"}
+        return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
+    if method == "tools/list":
+        return {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("some", "endless")]}
+    number = 0
+    while params["name"] == "endless" or number < 200:
+        send({"id": number, "method": "ping"})
+        assert params["name"] == "endless" or json.loads(sys.stdin.readline())["id"] == number
+        number += 1
+    return {"content": [{"type": "text", "text": "done"}]}
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked.get("method") in ("initialize", "tools/list", "tools/call"):
+        send({"id": asked["id"], "result": answer(asked["method"], asked.get("params"))})
+    elif "id" in asked and "method" in asked:
+        send({"id": asked["id"], "error": {"code": -32601, "message": "no"}})
+"""
+
+
+def test_a_server_that_pings_without_end_gets_few_replies_at_once(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(PINGING)
+
+    async def work() -> None:
+        servers = McpServers([McpServer(command=[sys.executable, str(tmp_path / "server.py")])], None, None)
+        await servers.start({})
+        session = await servers.connect()
+        assert await session.use("some", {}) == "done"
+        call = asyncio.create_task(session.use("endless", {}))
+        for _ in range(10):
+            await asyncio.sleep(0.1)
+            assert len(asyncio.all_tasks()) < 2 * MAX_SERVER_REQUESTS
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await servers.stop()
+
+    asyncio.run(work())

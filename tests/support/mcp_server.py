@@ -77,7 +77,7 @@ def serve_http(port_file: Path) -> None:
 
     listener = socket.create_server(("127.0.0.1", 0))
     port_file.write_text(f"{listener.getsockname()[1]}\n")
-    app = guarded(server.streamable_http_app(), os.environ.get("TOKEN", ""))
+    app = guarded(server.streamable_http_app(json_response="JSON" in os.environ), os.environ.get("TOKEN", ""))
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
 
 

@@ -23,7 +23,13 @@ CLONE_NEWNET = 0x40000000
 CHUNK_BYTES = 1 << 16
 CONNECT_PAUSE_S = 0.2
 CONNECT_S = 10.0
+ACCEPT_PAUSE_S = 1.0
 
+MAX_CONNECTIONS = 128
+"""Connections that one forwarder passes on at a time; further ones wait until one ends.
+
+Each takes up to three descriptors of this process, and code in a container may open any number of them.
+"""
 
 Connect: TypeAlias = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
@@ -78,38 +84,56 @@ async def _wait_for_server(connect: Connect, port: int, timeout_s: float) -> Non
 @asynccontextmanager
 async def _serve(listener: socket.socket, connect: Connect) -> AsyncIterator[None]:
     """Pass every connection of a listener on to a new connection of `connect`."""
-    connections: set[asyncio.Task[None]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task
-        connections.add(task)
-        task.add_done_callback(connections.discard)
-        with suppress(asyncio.CancelledError):  # by us, at the end; the stream would print it as an error
-            await _pass_on(reader, writer, connect)
-
-    server = await asyncio.start_server(serve, sock=listener)
+    listener.setblocking(False)
+    accepting = asyncio.create_task(_accept_connections(listener, connect), name="forwarder")
     try:
         yield
     finally:
-        server.close()
-        for task in list(connections):
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        listener.close()
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connect: Connect) -> None:
+async def _accept_connections(listener: socket.socket, connect: Connect) -> None:
+    """Accept a connection whenever fewer than MAX_CONNECTIONS are open; at the end, close all of them."""
+    free, loop = asyncio.Semaphore(MAX_CONNECTIONS), asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as connections:
+        while True:
+            await free.acquire()
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError:  # this process has no descriptor left, or the client has gone
+                free.release()
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            connections.create_task(_pass_on(accepted, connect)).add_done_callback(lambda _: free.release())
+
+
+async def _pass_on(accepted: socket.socket, connect: Connect) -> None:
+    """Pass on one connection until the server, or a client that has gone, ends it."""
     try:
-        there_reader, there_writer = await connect()
+        reader, writer = await asyncio.open_connection(sock=accepted)
     except OSError:
-        writer.close()
+        accepted.close()
         return
-    copies = [_copy(reader, there_writer), _copy(there_reader, writer)]
     try:
-        await asyncio.gather(*copies)
+        with suppress(OSError, ContainerError):
+            await _exchange(reader, writer, connect)
+            writer.close()
+            await writer.wait_closed()  # a client that does not read what is left keeps its descriptor, so its place
     finally:
-        for each in (writer, there_writer):
-            each.close()
+        writer.transport.abort()
+
+
+async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connect: Connect) -> None:
+    there_reader, there_writer = await connect()
+    sending = asyncio.create_task(_copy(reader, there_writer))
+    try:
+        await _copy(there_reader, writer)
+    finally:
+        sending.cancel()  # a client may keep its end open when the server has closed its own
+        there_writer.transport.abort()
+        await asyncio.gather(sending, return_exceptions=True)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,6 +141,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(CHUNK_BYTES):
             writer.write(data)
             await writer.drain()
+    with suppress(ConnectionError, RuntimeError):  # a reset ends the other connection too
         if writer.can_write_eof():
             writer.write_eof()
 

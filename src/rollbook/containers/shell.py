@@ -163,7 +163,11 @@ def new_word() -> str:
 
 
 def _print_marker(word: str, number: str, descriptor: str) -> str:
-    return f"command printf '\\n%s %s\\n' {word} \"{number}\" >&{descriptor}"
+    """Return a command that prints a marker. A session that cannot, as a command closed its descriptor, ends at once.
+
+    A command that redirects the descriptor instead is only noticed at its deadline.
+    """
+    return f"command printf '\\n%s %s\\n' {word} \"{number}\" >&{descriptor} || command exit 1"
 
 
 MAIN_COMMAND = ("/bin/sh", "-c", _LOOP)

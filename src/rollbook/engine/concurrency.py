@@ -12,6 +12,11 @@ from rollbook.errors import UsageError
 START_LIMIT = 16
 MAX_CONCURRENCY = 4096
 SPARE_FILES = 128
+OPEN_FILES = 65_536
+"""The soft limit of open files that a worker sets where the hard limit allows it.
+
+A rollout may need more than one descriptor: a container and each connection of a program have several.
+"""
 
 MIN_ANSWERS = 16
 GROWTH = 1.05
@@ -182,16 +187,16 @@ def make_limiter(wanted: int | str, say: Callable[[str], None]) -> FixedLimit | 
 
 
 def limit_by_open_files(wanted: int, say: Callable[[str], None], *, quiet: bool = False) -> int:
-    """Raise the soft limit of open files for this many connections; if that is not enough, cap and report it."""
+    """Raise the soft limit of open files; if that is not enough for this many connections, cap and report it."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = wanted + SPARE_FILES
-    if soft == resource.RLIM_INFINITY or soft >= need:
+    if soft == resource.RLIM_INFINITY:
         return wanted
-    ceiling = need if hard == resource.RLIM_INFINITY else min(need, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, ceiling), hard))
-    capped = max(1, max(soft, ceiling) - SPARE_FILES)
+    soft = max(soft, need if hard == resource.RLIM_INFINITY else min(max(need, OPEN_FILES), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    capped = max(1, soft - SPARE_FILES)
     if capped < wanted and not quiet:
         say(f"concurrency {wanted} needs {need} open files, the hard limit is {hard}: running {capped} at a time")
     return min(wanted, capped)

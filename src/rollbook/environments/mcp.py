@@ -10,10 +10,10 @@ import asyncio
 import inspect
 import os
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
@@ -29,6 +29,9 @@ from mcp_types import (
     CallToolResult,
     ContentBlock,
     ImageContent,
+    JSONRPCError,
+    JSONRPCRequest,
+    JSONRPCResponse,
     TextContent,
     jsonrpc_message_adapter,
 )
@@ -41,14 +44,27 @@ from rollbook.errors import RolloutFailed, UsageError
 from rollbook.processes import Child, module_argv
 
 COMMON_VARIABLES = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
-MAX_MESSAGE_BYTES = 64 << 20
-"""The longest message of a server; the package's own reader takes quadratic time and has no limit."""
+MAX_MESSAGE_BYTES = 16 << 20
+"""The longest message of a server; code in a container may stand in for the server, and memory takes many times more.
+
+The package's own reader of lines takes quadratic time and has no limit.
+"""
 
 EXIT_GRACE_S = 5.0
 
 Incoming = MemoryObjectSendStream[SessionMessage | Exception]
 Outgoing = MemoryObjectReceiveStream[SessionMessage]
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+
+
+class Sender(Protocol):
+    """The end of a transport that takes our messages."""
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send one."""
+
+
+Transport = AbstractAsyncContextManager[tuple[AsyncIterable[SessionMessage | Exception], Sender]]
 
 
 class McpProcess:
@@ -124,6 +140,45 @@ async def _write_messages(writer: asyncio.StreamWriter, outgoing: Outgoing) -> N
             await writer.drain()
 
 
+MAX_SERVER_REQUESTS = 64
+"""Requests of a server (pings) that wait for our reply; the package starts a task for each, however many come."""
+
+
+@asynccontextmanager
+async def pace_requests(transport: Transport) -> AsyncIterator[Streams]:
+    """Pass on the messages of a transport, but no more requests of the server while too many wait for our reply."""
+    incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    free = asyncio.Semaphore(MAX_SERVER_REQUESTS)
+    async with transport as (theirs, ours), anyio.create_task_group() as tasks:
+        tasks.start_soon(_pass_on_received, theirs, incoming, free)
+        tasks.start_soon(_pass_on_sent, outgoing, ours, free)
+        try:
+            yield received, sent
+        finally:
+            tasks.cancel_scope.cancel()
+            for stream in (incoming, received, sent, outgoing):
+                stream.close()
+
+
+async def _pass_on_received(
+    source: AsyncIterable[SessionMessage | Exception], target: Incoming, free: asyncio.Semaphore
+) -> None:
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError), target:
+        async for message in source:
+            if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCRequest):
+                await free.acquire()
+            await target.send(message)
+
+
+async def _pass_on_sent(source: Outgoing, target: Sender, free: asyncio.Semaphore) -> None:
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError), source:
+        async for message in source:
+            await target.send(message)
+            if isinstance(message.message, JSONRPCResponse | JSONRPCError):
+                free.release()
+
+
 T = TypeVar("T")
 
 STARTING_S = 60.0
@@ -135,6 +190,41 @@ MAX_PAGES = 100
 HTTP_LIMITS: dict[str, Any] = {"max_sse_event_size": MAX_MESSAGE_BYTES}
 if HTTP_LIMITS.keys() - inspect.signature(streamable_http_client).parameters:
     HTTP_LIMITS = {}  # since 2.3 the package limits HTTP messages, to a megabyte
+
+
+class OversizedBody(httpx2.StreamError):
+    """A body that is not read to its end; the package reports it as the error of one request."""
+
+
+class LimitedStream(httpx2.AsyncByteStream):
+    """The body of a response, up to MAX_MESSAGE_BYTES; a compressed one could grow to any size, so it is refused."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        self._stream = response.stream
+        self._encoding = response.headers.get("content-encoding", "identity").lower()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._encoding != "identity":
+            raise OversizedBody(f"the body is compressed ({self._encoding[:80]}), which was not asked for")
+        size = 0
+        async for data in self._stream:
+            size += len(data)
+            if size > MAX_MESSAGE_BYTES:
+                raise OversizedBody(f"the body exceeds {MAX_MESSAGE_BYTES} bytes")
+            yield data
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._stream.aclose()
+
+
+async def limit_body(response: httpx2.Response) -> None:
+    """Limit the body of a response: the package reads it as a whole, but for events, whose size it limits itself."""
+    is_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+    is_compressed = "content-encoding" in response.headers
+    if is_compressed or not (is_events and response.is_success and response.request.method in ("GET", "POST")):
+        response.stream = LimitedStream(response)
 
 
 class McpSession:
@@ -186,17 +276,18 @@ class McpSession:
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Client]:
         if self._process:
-            async with Client(self._process.open(), cache=None) as client:
+            async with Client(pace_requests(self._process.open()), cache=None) as client:
                 yield client
             return
         token = os.environ.get(self.server.token_env, "")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {token}"} if token else {})}
         timeout = httpx2.Timeout(None, connect=CONNECT_S)
         # A proxy cannot reach our own ports.
         proxied = urlsplit(self.server.url).hostname not in ("localhost", "127.0.0.1")
-        async with httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=proxied) as http:
+        hooks = {"response": [limit_body]}
+        async with httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=proxied, event_hooks=hooks) as http:
             transport = streamable_http_client(self.server.url, http_client=http, **HTTP_LIMITS)
-            async with Client(transport, cache=None) as client:
+            async with Client(pace_requests(transport), cache=None) as client:
                 yield client
 
     async def close(self) -> None:

@@ -31,6 +31,7 @@ from rollbook.core import (
     read_reference,
 )
 from rollbook.errors import ContextFull, LimitReached, RolloutFailed, Stopped, UsageError
+from rollbook.gateway.bodies import BodyBudget
 from rollbook.gateway.protocol import ModelRequest, RolloutEnded, TooManyCalls
 from rollbook.models import AskModel, Completion
 
@@ -137,11 +138,12 @@ class Recorder:
     """Answers the calls of one rollout with `ask`. The rollout always contains everything answered so far.
 
     `broken` is set when an error concerns more than one call: then the rollout is over. `url` is its address, if it has
-    one of its own: then it is a program's endpoint, see `agents.program.GatewayEndpoint`.
+    one of its own: then it is a program's endpoint, see `agents.program.GatewayEndpoint`. `bodies` admits its requests.
     """
 
     def __init__(self, rollout: Rollout, ask: AskModel) -> None:
         self.url = ""
+        self.bodies = BodyBudget()
         self._rollout, self._ask = rollout, ask
         self._branches = Branches()
         self._failed: dict[bytes, RolloutFailed] = {}

@@ -14,13 +14,15 @@ record does not hold. While it waits, a stream is kept alive. A client that clos
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from aiohttp import web
+from aiohttp import web, web_protocol
 
 from rollbook.core import FAILURE_KINDS, JSON, Rollout
+from rollbook.errors import UsageError
 from rollbook.gateway.anthropic import ANTHROPIC
 from rollbook.gateway.chat_completions import CHAT
 from rollbook.gateway.protocol import (
@@ -46,6 +48,9 @@ from rollbook.processes import (
 
 BODY_LIMIT = 32 << 20
 BODY_TIMEOUT_S = 60.0
+MAX_JSON_VALUES = 2_000_000
+"""Objects, lists and values in a request: 3 bytes of text can become an object of 64 bytes in memory."""
+
 KEEP_ALIVE_S = 10.0
 ROLLOUT_PATH = "/rollout/{rollout}"
 PROTOCOLS = {"/v1/chat/completions": CHAT, "/v1/responses": RESPONSES, "/v1/messages": ANTHROPIC}
@@ -115,17 +120,22 @@ class GatewayServer:
     def _make_handler(self, protocol: WireProtocol) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
             try:
-                recorder = self._find_recorder(request)
-                model_request = protocol.read(await read_json_object(request, BODY_TIMEOUT_S))
-                if model_request.stream:
-                    return await self._stream(request, protocol, recorder, model_request)
-                return json_response(protocol.answer(model_request, await recorder.complete(model_request)))
+                return await self._answer(request, protocol)
             except ConnectionError:
                 raise  # the client has disconnected
             except Exception as error:  # noqa: BLE001 - reported to the agent, and stored by the recorder
                 return self._make_error_response(protocol, error)
 
         return answer
+
+    async def _answer(self, request: web.Request, protocol: WireProtocol) -> web.StreamResponse:
+        recorder = self._find_recorder(request)
+        async with recorder.bodies.hold(find_body_size(request)) as shrink:
+            model_request = protocol.read(await read_json_object(request, BODY_TIMEOUT_S, MAX_JSON_VALUES))
+            shrink(len(await request.read()))
+            if model_request.stream:
+                return await self._stream(request, protocol, recorder, model_request)
+            return json_response(protocol.answer(model_request, await recorder.complete(model_request)))
 
     async def _stream(
         self, request: web.Request, protocol: WireProtocol, recorder: Recorder, model_request: ModelRequest
@@ -177,6 +187,16 @@ class GatewayServer:
         return json_response({**row, **anthropic_fields})
 
 
+def find_body_size(request: web.Request) -> int:
+    """Return the size of a body that has not come yet: without a length, the largest that is allowed."""
+    if encoding := request.headers.get("Content-Encoding"):
+        raise UsageError(f"Content-Encoding is {encoding[:80]}: send the body without compression")
+    size = BODY_LIMIT if request.content_length is None else request.content_length
+    if size > BODY_LIMIT:
+        raise web.HTTPRequestEntityTooLarge(BODY_LIMIT, size)
+    return size
+
+
 def make_refusal(request: web.Request, status: int, reason: str) -> web.Response:
     """Return the error for a request that has no route, in the form that its client can read."""
     protocol = ANTHROPIC if "/v1/messages" in request.path else CHAT
@@ -194,6 +214,18 @@ MODEL_NAME = "rollbook"
 """The listed model name; any other name works as well."""
 
 SHUTDOWN_TIMEOUT_S = 1.0
+IDLE_CONNECTION_S = 75.0
+"""How long a connection stays open after an answer: a program may have only so many."""
+
+MAX_HEADERS, MAX_HEADER_BYTES = 64, 4096
+"""Headers of a request, and the length of each."""
+
+web_protocol.MAX_MSG_QUEUE_SIZE = 2
+"""Requests that aiohttp reads from a connection while one is answered; with large headers, its 32 take 60 MB."""
+
+NO_LOG = logging.getLogger("rollbook.gateway.requests")
+"""For aiohttp, which would print a traceback for each malformed request: a program could fill the log of the worker."""
+NO_LOG.disabled = True
 
 
 class LocalGateway:
@@ -204,7 +236,16 @@ class LocalGateway:
         """See `agents.program.ModelGateway`."""
         recorder, name = Recorder(rollout, ask), make_rollout_name()
         app = GatewayServer({name: recorder}.__getitem__, MODEL_NAME).make_app()
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S, handler_cancellation=True)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=NO_LOG,
+            shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+            keepalive_timeout=IDLE_CONNECTION_S,
+            max_headers=MAX_HEADERS,
+            max_field_size=MAX_HEADER_BYTES,
+            handler_cancellation=True,
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, HOST, 0)

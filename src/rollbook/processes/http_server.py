@@ -45,10 +45,17 @@ async def serve_runner(
         await runner.cleanup()
 
 
-async def read_json_object(request: web.Request, timeout_s: float | None = None) -> dict[str, JSON]:
-    """Return the body of a request, by a deadline; UsageError if it is not a JSON object."""
+async def read_json_object(
+    request: web.Request, timeout_s: float | None = None, max_values: int | None = None
+) -> dict[str, JSON]:
+    """Return the body of a request, by a deadline; UsageError if it is not a JSON object, or of too many values.
+
+    Commas and brackets in texts count too: a parser would have to tell them apart.
+    """
     async with asyncio.timeout(timeout_s):
         body = await request.read()
+    if max_values is not None and sum(map(body.count, (b",", b"[", b"{"))) > max_values:
+        raise UsageError(f"the body has more than {max_values} commas and opening brackets")
     try:
         value = decode(body)
     except JSON_ERRORS as error:

@@ -29,7 +29,7 @@ from rollbook.processes.process_tree import (
 )
 
 GRACE_S = 2.0
-LOG_CHECK_S = 10.0
+LOG_CHECK_S = 1.0
 EXIT_CANNOT_START = 127
 
 
