@@ -668,7 +668,11 @@ class ContainerHandle:
         """Put empty folders where code inside left something else on the way to the working folder; say whether any."""
         if not (layers := await self.find_layers()):
             return False
-        lost = await asyncio.to_thread(Layers(layers).find_lost_folders, await self.find_workdir())
+        workdir = await self.find_workdir()
+        try:
+            lost = await asyncio.to_thread(Layers(layers).find_lost_folders, workdir)
+        except OSError as error:
+            raise ContainerError(f"the working folder {workdir} cannot be looked for: {error}") from None
         if lost:
             await self.put_archive("/", _pack_folders(lost))
         return bool(lost)

@@ -7,6 +7,7 @@ so no file is ever copied. No link is followed outside these layers: code inside
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import posixpath
@@ -58,11 +59,15 @@ class Layers:
     def walk_changes(self, is_undone: Callable[[str, os.stat_result], bool]) -> list[str]:
         """Undo every change of the upper layer that is chosen; nothing inside a folder that was undone as a whole.
 
-        Return the links that stay. Those that are more than MAX_FOLLOWED are undone.
+        Return the links that stay. Those that are more than MAX_FOLLOWED are undone, and so is everything in folders
+        with a path of more than MAX_PLACE_BYTES: inside it may be valid, and be too long for this machine.
         """
         folders, links = [""], list[str]()
         while folders:
             folder = folders.pop()
+            if len(os.fsencode(folder)) > MAX_PLACE_BYTES:
+                self._undo_whole(folder)
+                continue
             for name, status in _list_folder(self.upper + folder):
                 path = f"{folder}/{name}"
                 if is_undone(path, status):
@@ -156,8 +161,17 @@ class Layers:
                 changed = True
                 self._move_aside(name, descriptor)
             if changed:
-                self.undone_count += 1
-                self.undone += [path] if self.undone_count <= MAX_NOTED else []
+                self._note_undone(path)
+
+    def _undo_whole(self, path: str) -> None:
+        """Make a folder, with all that is in it, that of the image."""
+        if not is_in(path, self._kept):
+            self.move_aside(path)
+            self._note_undone(path)
+
+    def _note_undone(self, path: str) -> None:
+        self.undone_count += 1
+        self.undone += [path] if self.undone_count <= MAX_NOTED else []
 
     def move_aside(self, path: str) -> None:
         """Remove everything that the container has at a path besides the image, however large or deep it is."""
@@ -273,10 +287,24 @@ def _find(path: str, layers: Sequence[str]) -> Found | None:
 def _find_visible_entry(path: str, layers: Sequence[str]) -> Found | None:
     """Return what layers have at a path whose folder is visible in all of them."""
     for layer in layers:
-        with suppress(OSError):
-            status = os.lstat(layer + path)
+        if status := _read_status(layer + path):
             return None if _is_whiteout(status) else Found(layer, status)
     return None
+
+
+def _read_status(path: str) -> os.stat_result | None:
+    """Return what is at a path of a layer; None if there is nothing, also because no file can have that name.
+
+    Other errors are raised: what cannot be looked at is not the same as what is not there.
+    """
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # the links that lead there are undone, see `find_links_into`
+            return None
+        raise
 
 
 def _find_visible(folder: str, layers: Sequence[str]) -> Sequence[str]:
@@ -299,9 +327,7 @@ def _list_parents(path: str) -> list[str]:
 def _find_folders(path: str, layers: Sequence[str]) -> Iterator[str]:
     """Yield the layers whose folder at a path is visible."""
     for layer in layers:
-        try:
-            status = os.lstat(layer + path)
-        except OSError:
+        if not (status := _read_status(layer + path)):
             continue
         if not stat.S_ISDIR(status.st_mode):
             return
@@ -325,8 +351,8 @@ def _open_folder(root: str, path: str) -> Iterator[int]:
 
 
 def _list_folder(path: str) -> list[tuple[str, os.stat_result]]:
-    """Return what a folder has; nothing of one that is gone, or whose path is too long to be read."""
-    with suppress(OSError), os.scandir(path) as entries:
+    """Return what a folder has; nothing of one that was moved away. OSError if it cannot be listed."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
         return [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
     return []
 
@@ -340,9 +366,7 @@ def _is_folder(found: Found | None) -> bool:
 
 
 def _is_opaque(path: str) -> bool:
-    with suppress(OSError):
-        return any(mark in MARKS for mark in os.listxattr(path, follow_symlinks=False))
-    return False
+    return any(mark in MARKS for mark in os.listxattr(path, follow_symlinks=False))
 
 
 def remove_conflict(upper: str, path: str, *, is_folder: bool) -> None:

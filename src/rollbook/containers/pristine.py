@@ -178,7 +178,11 @@ async def repair_user_files(handle: ContainerHandle) -> None:
     The runtime reads them itself when it copies files: it would wait for a pipe for ever.
     """
     if await handle.find_layers():
-        await asyncio.to_thread(_restore_user_files, Layers(await handle.find_idle_layers()))
+        layers = Layers(await handle.find_idle_layers())
+        try:
+            await asyncio.to_thread(_restore_user_files, layers)
+        except OSError as error:
+            raise ContainerError(f"the files of users cannot be put back: {error}") from None
 
 
 def undo_changes(
