@@ -115,7 +115,11 @@ class Layers:
 
     def resolve_in_image(self, path: str) -> str:
         """Return where a path leads in the image."""
-        return _trace(path, self.lowers)[-1]
+        return self.trace_in_image(path)[-1]
+
+    def trace_in_image(self, path: str) -> list[str]:
+        """Return every link on the way of a path in the image, and where the last one leads."""
+        return _trace(path, self.lowers)
 
     def has_program(self, path: str) -> bool:
         """Return whether a path without links among its folders is a program, or a link that may lead to one."""
