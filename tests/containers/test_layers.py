@@ -232,6 +232,27 @@ def test_folders_on_the_way_to_one_are_lost_from_the_first_that_leads_to_none(
     assert layers.find_lost_folders("/srv/a/inner") == way
 
 
+def test_attributes_that_no_archive_can_hold_are_removed(container: tuple[Layers, Path, Path]) -> None:
+    layers, upper, lower = container
+    write(upper, "app/a/word", "other", "app/single")
+    (upper / "linked").symlink_to("/app")
+    (upper / "app/link").symlink_to("/other")
+    write(lower, "app/image")
+    try:
+        for path in ("app", "app/a", "app/a/word", "other"):
+            for name in ("user.a=b", "user.ab"):
+                os.setxattr(upper / path, name, b"1")
+    except OSError:
+        pytest.skip("this file system has no attributes")
+    assert not layers.remove_odd_attributes("/app/single")
+    assert not layers.remove_odd_attributes("/none")
+    assert layers.remove_odd_attributes("/linked")
+    assert not layers.remove_odd_attributes("/app")
+    assert {os.listxattr(upper / path)[0] for path in ("app", "app/a", "app/a/word")} == {"user.ab"}
+    assert sorted(os.listxattr(upper / "other")) == ["user.a=b", "user.ab"]
+    assert layers.remove_odd_attributes("/")
+
+
 def test_links_that_lead_into_folders_are_found_whatever_is_on_their_way(
     container: tuple[Layers, Path, Path], tmp_path: Path
 ) -> None:

@@ -24,6 +24,9 @@ MARKS = ("trusted.overlay.opaque", "trusted.overlay.redirect")
 ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")
 """Permissions of a folder besides its mode: for single users, and for what is made in it."""
 
+ATTRIBUTE_END = "="
+"""What ends the name of an extended attribute in a tar archive: one that has it in its name cannot be archived."""
+
 KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 """Folders of the kernel, whose links lead anywhere."""
 
@@ -182,6 +185,21 @@ class Layers:
         folder, name = posixpath.split(path)
         with suppress(FileNotFoundError, NotADirectoryError), _open_folder(self.upper, folder) as descriptor:
             self._move_aside(name, descriptor)
+
+    def remove_odd_attributes(self, path: str) -> bool:
+        """Remove extended attributes that no archive can hold, at a path and below; return whether there were any."""
+        top = _trace(path, [self.upper, *self.lowers])[-1].rstrip("/")
+        status, removed = _read_status(self.upper + top), False
+        left = [(top, status)] if status else []
+        while left:
+            place, status = left.pop()
+            for name in os.listxattr(self.upper + place, follow_symlinks=False):
+                if ATTRIBUTE_END in name:
+                    os.removexattr(self.upper + place, name, follow_symlinks=False)
+                    removed = True
+            if stat.S_ISDIR(status.st_mode) and len(os.fsencode(place)) <= MAX_PLACE_BYTES:
+                left += [(f"{place}/{name}", each) for name, each in _list_folder(self.upper + place)]
+        return removed
 
     def is_folder(self, path: str) -> bool:
         """Return whether a path without links is a folder in the container."""
