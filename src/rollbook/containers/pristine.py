@@ -54,8 +54,6 @@ Those that the files of the image name as needed are found there.
 PLUGINS = re.compile(r"(?:libnss_\w+\.so.*|pam_\w+\.so)", re.DOTALL)
 """Libraries that are loaded because a setting names them: one that the image lacks is none that tests need."""
 
-SUDO_PLUGINS = re.compile(r".*/sudo/[^/]+\.so(?:\..+)?", re.DOTALL)
-
 PLUGIN_FOLDERS = ("security", "sudo")
 """Folders, in those of libraries, of what `su` and `sudo` load because a setting names it."""
 
@@ -109,8 +107,11 @@ SETTINGS = (
 """What the shell and the basic programs read in /etc. The rest of /etc is work of the agent: users, servers, hosts."""
 
 SUDO = "sudo"
-SUDO_SETTINGS = r"/(?:usr/)?etc/sudo[^/]*(?:/.+)?"
-"""What `sudo` reads in /etc. Without a `sudo` of the image it is work of the agent, as the program is."""
+SUDO_SETTINGS = (
+    r"/(?:usr/)?etc/sudo[^/]*(?:/.+)?",
+    r"/(?:usr/(?:local/)?)?lib(?:exec|32|64)?/(?:[^/]+/)?sudo/[^/]+\.so(?:\..+)?",
+)
+"""What `sudo` reads and loads. Without a `sudo` of the image it is work of the agent, as the program is."""
 
 SUDOERS = "/etc/sudoers"
 SUDO_INCLUDE = re.compile(r"^[ \t]*[@#]include(?:dir)?[ \t]+\"?([^\s\"]+)", re.MULTILINE)
@@ -364,7 +365,7 @@ def _restore_settings(layers: Layers, search_path: Sequence[str]) -> re.Pattern[
     if SUDO in layers.list_in_image([*PROGRAM_FOLDERS, *search_path]):
         rules = _list_sudo_rules(layers)
         included += rules
-        chosen += [SUDO_SETTINGS, *(re.escape(layers.resolve_in_image(each)) + "(?:/.+)?" for each in rules)]
+        chosen += [*SUDO_SETTINGS, *(re.escape(layers.resolve_in_image(each)) + "(?:/.+)?" for each in rules)]
     for path in (*SETTING_FILES, *STDBUF_LIBRARIES, *included):
         layers.put_back(path)
     return re.compile("|".join(f"(?:{each})" for each in chosen), re.DOTALL)
@@ -397,7 +398,7 @@ def _list_pam_files(layers: Layers) -> list[str]:
 def _hides_library(path: str, status: os.stat_result, libraries: Libraries) -> bool:
     """Whether a change in a folder of libraries concerns one that the basic programs load."""
     name = posixpath.basename(path)
-    if "/gconv/" in path or PLUGINS.fullmatch(name) or SUDO_PLUGINS.fullmatch(path):
+    if "/gconv/" in path or PLUGINS.fullmatch(name):
         return True
     if stat.S_ISLNK(status.st_mode) and CPU_FOLDERS.fullmatch(name):
         return True
