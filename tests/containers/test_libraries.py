@@ -56,8 +56,8 @@ def test_libraries_of_libraries_are_found_with_the_files_that_links_lead_to(imag
     (root / "lib").symlink_to("usr/lib")
     found = find_libraries(layers, ["/usr/bin/cksum", "/usr/bin/none"], ["/lib", "/usr/lib", "/usr/lib64"])
     assert found.names == {"libcrypto.so.3", "libz.so.1", "libz.so.1.3.1", "ld-linux-x86-64.so.2"}
-    assert "/usr/lib/libz.so.1.3.1" in found.places
-    assert found.folders == set()
+    assert "/usr/lib/libz.so.1.3.1" in found.paths
+    assert found.own_folders == {}
 
 
 def test_libraries_in_folders_that_a_file_names_are_found(image: tuple[Layers, Path]) -> None:
@@ -66,8 +66,9 @@ def test_libraries_in_folders_that_a_file_names_are_found(image: tuple[Layers, P
     write(root, "/usr/libexec/sudo/libsudo.so.0", make_elf(["libin.so"], "$ORIGIN/in"))
     write(root, "/usr/libexec/sudo/in/libin.so", make_elf())
     found = find_libraries(layers, ["/usr/bin/sudo"], [])
-    assert found.places == {"/usr/libexec/sudo/libsudo.so.0", "/usr/libexec/sudo/in/libin.so"}
-    assert found.folders == {"/usr/libexec/sudo", "/usr/bin/../lib", "/usr/libexec/sudo/in"}
+    assert found.paths == {"/usr/libexec/sudo/libsudo.so.0", "/usr/libexec/sudo/in/libin.so"}
+    names = {"libsudo.so.0"}
+    assert found.own_folders == {"/usr/libexec/sudo": names, "/usr/lib": names, "/usr/libexec/sudo/in": {"libin.so"}}
 
 
 def test_the_libraries_of_a_program_of_this_machine_are_those_that_the_loader_lists(tmp_path: Path) -> None:

@@ -250,6 +250,7 @@ def make_image_with_hashes(upper: Path) -> Path:
         "/usr/local/lib/libz.so.1",
         "/opt/lib/libz.so.1",
         "/opt/own/libz.so.1",
+        "/opt/own/glibc-hwcaps/x86-64-v3/libz.so.1",
         "/opt/own",
     ],
 )
@@ -270,7 +271,11 @@ def test_libraries_that_only_other_programs_load_stay(upper: Path) -> None:
     lower = make_image_with_hashes(upper)
     (lower / "usr/bin/python3").write_bytes(make_elf(["libsqlite3.so.0"]))
     write(lower, f"{MACHINE}/libsqlite3.so.0", "")
-    for path in (f"{MACHINE}/libsqlite3.so.0", "/usr/local/lib/libz.so.2", "/app/libz.so.1"):
+    for name in ("sqlite3.so.0", "z.so.2"):
+        write(lower, f"/opt/own/lib{name}", "")
+    write(lower, "/opt/own/libtinfo.so.6", "")  # of other programs: basic ones load that of the system
+    stay = ("/opt/own/libsqlite3.so.0", "/opt/own/libz.so.2", "/opt/own/libtinfo.so.6", "/opt/own/other/libz.so.1")
+    for path in (f"{MACHINE}/libsqlite3.so.0", "/usr/local/lib/libz.so.2", "/app/libz.so.1", *stay):
         write(upper, path, "work")
     assert undo(upper).undone == []
 

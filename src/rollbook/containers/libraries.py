@@ -31,18 +31,21 @@ class Needs(NamedTuple):
 class LoadedLibraries(NamedTuple):
     """What the loader reads for some programs."""
 
-    names: set[str]
-    """The names of the libraries, with those of the files that links of these names lead to."""
-    places: set[str]
-    """Where they are in the image: paths without links."""
-    folders: set[str]
-    """Folders that the programs and libraries themselves name."""
+    paths: set[str]
+    """Where they are in the image: files, and links that lead to them."""
+    own_folders: dict[str, set[str]]
+    """Folders that the programs and libraries themselves name, and the libraries that they look for there."""
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the libraries, with those of the files that links of these names lead to."""
+        return {posixpath.basename(path) for path in self.paths}
 
 
 def find_libraries(layers: Layers, files: Iterable[str], folders: Sequence[str]) -> LoadedLibraries:
     """Return the libraries of the image that files load, also by other libraries, from folders and those they name."""
     owners = _list_owners(layers, folders)
-    loaded = LoadedLibraries(set(), set(), set())
+    loaded = LoadedLibraries(set(), {})
     left, seen = [layers.resolve_in_image(each) for each in files], set[str]()
     while left:
         file = left.pop()
@@ -50,13 +53,18 @@ def find_libraries(layers: Layers, files: Iterable[str], folders: Sequence[str])
             continue
         seen.add(file)
         needs = _read_needs(layers, file)
-        own = [
-            each.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", posixpath.dirname(file)) for each in needs.folders
-        ]
-        loaded.folders.update(own)
+        own = [_expand_origin(folder, file) for folder in needs.folders]
+        for folder in own:
+            loaded.own_folders.setdefault(folder, set()).update(needs.names)
         paths = [f"{folder}/{name}" for name in needs.names for folder in (*own, *owners.get(name, ()))]
         left += [place for path in paths for place in _add_library(layers, path, loaded)]
     return loaded
+
+
+def _expand_origin(folder: str, file: str) -> str:
+    """Return a folder that a file names, without the variable for the folder of the file."""
+    origin = posixpath.dirname(file)
+    return posixpath.normpath(folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin))
 
 
 def _list_owners(layers: Layers, folders: Iterable[str]) -> dict[str, list[str]]:
@@ -74,8 +82,7 @@ def _add_library(layers: Layers, path: str, loaded: LoadedLibraries) -> list[str
     if not layers.find_in_image(place):
         return []
     chain = [each for each in links if layers.resolve_in_image(each) == place]  # others lead to folders
-    loaded.names.update(posixpath.basename(each) for each in (path, *chain, place))
-    loaded.places.add(place)
+    loaded.paths.update((path, *chain, place))
     return [place]
 
 

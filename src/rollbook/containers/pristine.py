@@ -230,6 +230,8 @@ def undo_changes(
             return True
         if posixpath.dirname(path) in run.folders and _is_code(layers, path, status):
             return True
+        if _is_in_own_folder(path, status, libraries.own):
+            return True
         return is_in(path, libraries.folders) and _hides_library(path, status, libraries)
 
     links = layers.walk_changes(is_undone)
@@ -314,22 +316,27 @@ class Libraries(NamedTuple):
     """What must be that of the image in folders of libraries."""
 
     folders: list[str]
+    """The folders of the system, and those of LD_LIBRARY_PATH."""
     known: set[str]
     """The names that the image has there."""
     loaded: set[str]
     """The names of the libraries that basic programs load."""
+    own: dict[str, set[str]]
+    """Folders that these programs and libraries name themselves, and what they load from there."""
 
 
 def _restore_libraries(layers: Layers, search_path: Sequence[str], more_folders: Sequence[str]) -> Libraries:
     """Put back libraries of basic programs that are in unusual places; return what else must be that of the image."""
-    folders = [*LIBRARY_FOLDERS, *more_folders, *_list_cached_folders(layers)]
+    folders = [*LIBRARY_FOLDERS, *more_folders]
     loaded = _find_loaded(layers, search_path, folders)
-    folders += loaded.folders
     places = list(dict.fromkeys(layers.resolve(each) for each in folders))
-    for path in loaded.places:
+    for path in loaded.paths:
         if not is_in(path, places):
             layers.put_back(path)
-    return Libraries(places, layers.list_in_image(folders), loaded.names)
+    own: dict[str, set[str]] = {}
+    for folder, names in loaded.own_folders.items():
+        own.setdefault(layers.resolve(folder), set()).update(names)
+    return Libraries(places, layers.list_in_image(folders), loaded.names, own)
 
 
 def _find_loaded(layers: Layers, search_path: Sequence[str], folders: Sequence[str]) -> LoadedLibraries:
@@ -340,7 +347,7 @@ def _find_loaded(layers: Layers, search_path: Sequence[str], folders: Sequence[s
         *_list_in_image(layers, folders, LIBRARIES.fullmatch),
         *_list_in_image(layers, plugins, lambda _: True),
     ]
-    return find_libraries(layers, files, folders)
+    return find_libraries(layers, files, [*folders, *_list_cached_folders(layers)])
 
 
 def _list_in_image(layers: Layers, folders: Iterable[str], is_chosen: Callable[[str], object]) -> list[str]:
@@ -393,6 +400,15 @@ def _list_pam_files(layers: Layers) -> list[str]:
             found.append(path)
             left += [posixpath.join(PAM_FOLDER, name) for name in PAM_INCLUDE.findall(text)]
     return found
+
+
+def _is_in_own_folder(path: str, status: os.stat_result, own: Mapping[str, Collection[str]]) -> bool:
+    """Whether a change concerns a library in a folder that its user names, or in a folder for some processors there."""
+    folder, name = posixpath.split(path)
+    while folder not in own and CPU_FOLDERS.fullmatch(posixpath.basename(folder)):
+        folder = posixpath.dirname(folder)
+    is_link = stat.S_ISLNK(status.st_mode)
+    return folder in own and (name in own[folder] or (is_link and CPU_FOLDERS.fullmatch(name) is not None))
 
 
 def _hides_library(path: str, status: os.stat_result, libraries: Libraries) -> bool:
