@@ -202,6 +202,26 @@ def test_startup_files_in_the_homes_that_variables_name_are_put_back(upper: Path
 
 
 @pytest.mark.parametrize(
+    ("user", "undone"),
+    [
+        ("4321", ["/app/.bashrc"]),
+        ("4321:0", ["/app/.bashrc"]),
+        ("", []),
+        ("0", []),
+        ("3:4321", []),
+        ("sys", []),
+    ],
+)
+def test_startup_files_in_the_working_folder_are_put_back_if_it_is_the_home_of_a_number(
+    upper: Path, user: str, undone: list[str]
+) -> None:
+    write(upper, "/app/.bashrc", "evil")
+    layers = Layers({"UpperDir": str(upper), "LowerDir": str(upper.parent.parent / "lower")})
+    undo_changes(layers, [], "/app", user=user)
+    assert layers.undone == undone
+
+
+@pytest.mark.parametrize(
     "path",
     [
         "/etc/sudoers",

@@ -708,6 +708,11 @@ class ContainerHandle:
         shown = await self._runtime.require("container", "inspect", "--format", "{{.Config.WorkingDir}}", self.name)
         return shown.decode().strip() or "/"
 
+    async def find_user(self) -> str:
+        """Return the user of the container's first process, as the task or the image names it; nothing for root."""
+        shown = await self._runtime.require("container", "inspect", "--format", "{{.Config.User}}", self.name)
+        return shown.decode().strip()
+
     async def _close_shells(self) -> None:
         shells = [*self._shells.values(), *self._retired, *([self._main] if self._main else [])]
         for task in self._retired.values():

@@ -170,8 +170,9 @@ async def restore_pristine_files(
     """
     layers = Layers(await handle.find_idle_layers(), kept)
     variables = [*await handle.environment(), *env]
+    workdir, user = await handle.find_workdir(), await handle.find_user()
     try:
-        await asyncio.to_thread(undo_changes, layers, variables, await handle.find_workdir(), commands)
+        await asyncio.to_thread(undo_changes, layers, variables, workdir, commands, user)
     except OSError as error:
         raise ContainerError(f"the files of the image cannot be put back: {error}") from None
     shown = [each.encode(errors="surrogateescape").decode(errors="replace") for each in sorted(layers.undone)]
@@ -211,11 +212,16 @@ async def repair_user_files(handle: ContainerHandle) -> None:
 
 
 def undo_changes(
-    layers: Layers, variables: Variables, workdir: str = "/", commands: Sequence[Sequence[str]] = ()
+    layers: Layers, variables: Variables, workdir: str = "/", commands: Sequence[Sequence[str]] = (), user: str = ""
 ) -> None:
-    """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it."""
+    """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it.
+
+    `user` is that of the container's first process.
+    """
     _restore_folders(layers)
-    homes = _restore_homes(layers, variables)
+    # To such a user podman gives an entry in /etc/passwd at each start, with the working folder as home.
+    given = [("HOME", workdir)] if _is_unknown_number(layers, user) else []
+    homes = _restore_homes(layers, [*variables, *given])
     search_path = _list_paths(variables, "PATH", workdir)
     run = find_command_files(layers, commands, search_path, workdir)
     _restore_programs(layers, PROGRAMS | run.programs, search_path, homes)
@@ -437,6 +443,13 @@ def _restore_homes(layers: Layers, variables: Variables) -> set[str]:
     if any(is_in(place, KERNEL_FOLDERS) or len(place) > MAX_HOME_CHARS for place in places - homes):
         layers.put_back(PASSWD)
     return places
+
+
+def _is_unknown_number(layers: Layers, user: str) -> bool:
+    """Return whether a user is a number that no user of the image has."""
+    number = user.partition(":")[0]
+    known = {each.uid for each in (_read_users(layers, image=True) or {}).values()}
+    return number.isdecimal() and int(number) not in known
 
 
 class User(NamedTuple):

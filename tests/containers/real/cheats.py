@@ -293,6 +293,13 @@ NEEDED_CHEATS = {
 }
 """Scripts that replace a library which only the programs of this image name."""
 
+NUMBER_DOCKERFILE = "USER 4321\n"
+NUMBER_CHEATS = {
+    "startup-files-of-the-working-folder": f"echo '{SOLVE}' | tee /app/.bash_profile > /app/.profile",
+    "startup-files-of-a-removed-user": f"echo '{SOLVE}' | tee /app/.bash_profile > /app/.profile; sed -i '/^4321/d' /etc/passwd",
+}
+"""Scripts for an image whose user is a number: podman makes the working folder its home, at each start."""
+
 VOLUME_CHEATS = {
     "volume-of-a-home": f"echo '{SOLVE}' > /root/.bash_profile",
     "volume-of-programs": make_fakes("/usr/local/bin"),

@@ -25,6 +25,8 @@ from cheats import (
     NEEDED_DOCKERFILE,
     NESTED_DESTRUCTIONS,
     NESTED_FOLDER,
+    NUMBER_CHEATS,
+    NUMBER_DOCKERFILE,
     TESTS,
     VOLUME_CHEATS,
     VOLUMES,
@@ -83,6 +85,17 @@ def test_no_cheat_with_a_library_that_only_programs_of_the_image_name_gets_a_rew
         with (tmp_path / "tasks" / name / "environment" / "Dockerfile").open("a") as file:
             file.write(NEEDED_DOCKERFILE)
     expect_no_reward(tmp_path, NEEDED_CHEATS)
+
+
+def test_no_cheat_in_the_home_of_a_user_that_is_a_number_gets_a_reward(tmp_path: Path) -> None:
+    for name, script in {**NUMBER_CHEATS, "honest": "echo hello > /app/word.txt"}.items():
+        task = tmp_path / "tasks" / name
+        make_task(task, script)
+        with (task / "task.toml").open("a") as file:
+            file.write('[agent]\nuser = "root"\n')
+        with (task / "environment" / "Dockerfile").open("a") as file:
+            file.write(NUMBER_DOCKERFILE)
+    expect_no_reward(tmp_path, NUMBER_CHEATS)
 
 
 @podman_only
