@@ -21,7 +21,7 @@ def test_an_elf_file_names_its_libraries_its_loader_and_their_folders(is_64: boo
     data = make_elf(
         ["libz.so.1", "/opt/libc.so.6"], "$ORIGIN/x:/opt/lib", loader=LOADER, tag=tag, is_64=is_64, order=order
     )
-    needs = Needs(["libz.so.1", "libc.so.6", "ld-linux-x86-64.so.2"], ["$ORIGIN/x", "/opt/lib"])
+    needs = Needs(["libz.so.1", "/opt/libc.so.6", LOADER], ["$ORIGIN/x", "/opt/lib"])
     assert read_needs(data) == needs
     assert read_needs(make_elf(is_64=is_64, order=order)) == Needs([], [])
 
@@ -82,3 +82,11 @@ def test_the_libraries_of_a_program_of_this_machine_are_those_that_the_loader_li
     layers.lowers = [""]  # this machine
     found = find_libraries(layers, [program], sorted({os.path.dirname(path) for path in paths}))
     assert {os.path.basename(path) for path in paths} <= found.names
+
+
+def test_libraries_and_loaders_with_a_path_are_found_there(image: tuple[Layers, Path]) -> None:
+    layers, root = image
+    write(root, "/store/bin/bash", make_elf(["/store/libc.so.6", "/store/none.so"], loader="/store/ld.so"))
+    for path in ("/store/libc.so.6", "/store/ld.so"):
+        write(root, path, make_elf())
+    assert find_libraries(layers, ["/store/bin/bash"], ["/lib"]).paths == {"/store/libc.so.6", "/store/ld.so"}

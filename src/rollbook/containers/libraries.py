@@ -23,7 +23,7 @@ class Needs(NamedTuple):
     """What an ELF file names."""
 
     names: list[str]
-    """The libraries that it needs, and the loader."""
+    """The libraries that it needs, and the loader; one with a slash is a path."""
     folders: list[str]
     """Where they are, before the folders of the system; `$ORIGIN` is the folder of the file."""
 
@@ -54,9 +54,11 @@ def find_libraries(layers: Layers, files: Iterable[str], folders: Sequence[str])
         seen.add(file)
         needs = _read_needs(layers, file)
         own = [_expand_origin(folder, file) for folder in needs.folders]
+        names = [posixpath.basename(each) for each in needs.names]
         for folder in own:
-            loaded.own_folders.setdefault(folder, set()).update(needs.names)
-        paths = [f"{folder}/{name}" for name in needs.names for folder in (*own, *owners.get(name, ()))]
+            loaded.own_folders.setdefault(folder, set()).update(names)
+        paths = [f"{folder}/{name}" for name in names for folder in (*own, *owners.get(name, ()))]
+        paths += [each for each in needs.names if each.startswith("/")]
         left += [place for path in paths for place in _add_library(layers, path, loaded)]
     return loaded
 
@@ -141,10 +143,7 @@ class _Elf:
         texts = [self._find(value) for tag, value in entries if tag == _TEXTS]
         names = [self._text(texts[0] + value) for tag, value in entries if tag == _NEEDED]
         paths = [self._text(texts[0] + value) for tag, value in entries if tag in (_FOLDERS, _LATER_FOLDERS)]
-        return Needs(
-            [posixpath.basename(each) for each in (*names, *loaders)],
-            [folder for path in paths for folder in path.split(":") if folder],
-        )
+        return Needs([*names, *loaders], [folder for path in paths for folder in path.split(":") if folder])
 
     def _read_entries(self, dynamic: _Segment) -> Iterator[tuple[int, int]]:
         layout, size = ("QQ", 16) if self._is_64 else ("II", 8)
