@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -131,21 +132,68 @@ def test_what_a_layer_of_the_image_removed_is_not_in_the_image(tmp_path: Path) -
     assert layers.find_in_image("/opt/tool")
 
 
-def test_folders_too_deep_to_be_read_are_moved_as_a_whole(container: tuple[Layers, Path, Path]) -> None:
-    layers, upper, _ = container
+def make_deep_link(upper: Path, name: str, levels: int) -> None:
+    """Make nested folders with a link in the last one, whose path may be too long for this machine."""
     before = Path.cwd()
     os.chdir(upper)
     try:
-        for _ in range(60):
-            os.mkdir("a" * 100)
-            os.chdir("a" * 100)
+        for _ in range(levels):
+            os.mkdir(name)
+            os.chdir(name)
+        os.symlink("/tests/expected.txt", "link")
     finally:
         os.chdir(before)
-    seen: list[str] = []
-    layers.walk_changes(lambda path, _: bool(seen.append(path)))
-    assert 10 < len(seen) < 60
+
+
+@pytest.mark.parametrize(("levels", "seen"), [(20, 21), (21, 21), (22, 21), (40, 21), (60, 21)])
+def test_what_is_in_folders_with_long_paths_is_undone(
+    container: tuple[Layers, Path, Path], levels: int, seen: int
+) -> None:
+    layers, upper, _ = container
+    make_deep_link(upper, "a" * 100, levels)
+    paths: list[str] = []
+    links = layers.walk_changes(lambda path, _: bool(paths.append(path)))
+    assert len(paths) == seen
+    assert [*layers.undone, *links] == ["/" + "/".join(["a" * 100] * min(levels, 21)) + "/link" * (levels == 20)]
     layers.put_back("/" + "a" * 100)
     assert os.listdir(upper) == []
+
+
+def test_a_folder_of_the_image_with_a_long_path_loses_what_the_agent_made(
+    container: tuple[Layers, Path, Path],
+) -> None:
+    layers, upper, lower = container
+    for layer in (upper, lower):
+        make_deep_link(layer, "a" * 100, 21)
+    assert layers.walk_changes(lambda *_: False) == []
+    assert layers.undone_count == 1
+    deep = "/" + "/".join(["a" * 100] * 20)
+    assert os.listdir(f"{upper}{deep}") == []
+    assert layers.list_in_image([deep]) == {"a" * 100}
+
+
+def test_kept_folders_with_long_paths_stay(container: tuple[Layers, Path, Path]) -> None:
+    _, upper, lower = container
+    make_deep_link(upper, "a" * 100, 30)
+    layers = Layers({"UpperDir": str(upper), "LowerDir": str(lower)}, ["/" + "a" * 100])
+    assert layers.walk_changes(lambda *_: False) == []
+    assert layers.undone_count == 0
+
+
+def test_what_cannot_be_listed_is_an_error(
+    container: tuple[Layers, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers, upper, _ = container
+    write(upper, "app/x")
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    for name in ("scandir", "lstat"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"rollbook.containers.layers.os.{name}", fail)
+            with pytest.raises(OSError, match="Input/output"):
+                layers.walk_changes(lambda path, _: layers.has_program(path))
 
 
 def test_what_is_in_a_folder_besides_the_image_is_moved_aside(container: tuple[Layers, Path, Path]) -> None:
@@ -182,6 +230,27 @@ def test_folders_on_the_way_to_one_are_lost_from_the_first_that_leads_to_none(
     (upper / "srv").rmdir()
     remove(upper, "srv")
     assert layers.find_lost_folders("/srv/a/inner") == way
+
+
+def test_attributes_that_no_archive_can_hold_are_removed(container: tuple[Layers, Path, Path]) -> None:
+    layers, upper, lower = container
+    write(upper, "app/a/word", "other", "app/single")
+    (upper / "linked").symlink_to("/app")
+    (upper / "app/link").symlink_to("/other")
+    write(lower, "app/image")
+    try:
+        for path in ("app", "app/a", "app/a/word", "other"):
+            for name in ("user.a=b", "user.ab"):
+                os.setxattr(upper / path, name, b"1")
+    except OSError:
+        pytest.skip("this file system has no attributes")
+    assert not layers.remove_odd_attributes("/app/single")
+    assert not layers.remove_odd_attributes("/none")
+    assert layers.remove_odd_attributes("/linked")
+    assert not layers.remove_odd_attributes("/app")
+    assert {os.listxattr(upper / path)[0] for path in ("app", "app/a", "app/a/word")} == {"user.ab"}
+    assert sorted(os.listxattr(upper / "other")) == ["user.a=b", "user.ab"]
+    assert layers.remove_odd_attributes("/")
 
 
 def test_links_that_lead_into_folders_are_found_whatever_is_on_their_way(

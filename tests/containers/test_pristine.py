@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from elf_files import make_elf
 
 from rollbook.containers.layers import Layers
 from rollbook.containers.pristine import read_loader_cache, undo_changes
@@ -82,6 +83,13 @@ def undo(upper: Path) -> Layers:
         "/root/.profile",
         "/root/.bash_logout",
         "/home/someone/.bashrc",
+        "/home/someone/.bash_aliases",
+        "/root/.bashrc.d",
+        "/.bash_profile",
+        "/.profile",
+        "/etc/skel/.bashrc",
+        "/etc/zshrc",
+        "/usr/etc/profile",
         f"{MACHINE}/libnss_new.so.2",
         f"{MACHINE}/gconv/UTF-16.so",
         f"{MACHINE}/libpam_misc.so.0",
@@ -115,6 +123,11 @@ def test_what_could_speak_for_the_tests_is_put_back(upper: Path, path: str) -> N
         "/etc/nginx/nginx.conf",
         "/etc/default/nginx",
         "/etc/pam.d/sshd",
+        "/etc/sudoers.d/x",  # the image has no sudo
+        "/etc/sudo.conf",
+        "/usr/libexec/sudo/sudoers.so",
+        "/etc/skel/work",
+        "/.config",
         "/etc/alternatives/python3",
         "/app/.bashrc",
         "/usr/local/lib/python3.11/site-packages/new.py",
@@ -169,6 +182,146 @@ def test_a_file_of_bash_that_a_variable_leads_to_is_put_back_in_every_home(upper
     layers = Layers({"UpperDir": str(upper), "LowerDir": str(upper.parent.parent / "lower")})
     undo_changes(layers, [("BASH_ENV", "$HOME/.benv")], "/app")
     assert layers.undone == ["/root/.benv"]
+
+
+def test_a_file_in_the_folder_of_startup_files_is_put_back(upper: Path) -> None:
+    write(upper.parent.parent / "lower", "/root/.bashrc.d/one", "")
+    write(upper, "/root/.bashrc.d/one", "evil")
+    write(upper, "/root/.bashrc.d/two", "evil")
+    write(upper, "/app/.bashrc.d/one", "work")
+    assert sorted(undo(upper).undone) == ["/root/.bashrc.d/one", "/root/.bashrc.d/two"]
+
+
+def test_startup_files_in_the_homes_that_variables_name_are_put_back(upper: Path) -> None:
+    for path in ("/srv/home/.profile", "/srv/zsh/.zshenv", "/srv/inputrc", "/srv/shinit", "/app/production"):
+        write(upper, path, "evil")
+    layers = Layers({"UpperDir": str(upper), "LowerDir": str(upper.parent.parent / "lower")})
+    variables = [("HOME", "/srv/home/"), ("ZDOTDIR", "/srv/zsh"), ("INPUTRC", "/srv/inputrc"), ("ENV", "/srv/shinit")]
+    undo_changes(layers, [*variables, ("ENV", "production")], "/app")
+    assert sorted(layers.undone) == ["/srv/home/.profile", "/srv/inputrc", "/srv/shinit", "/srv/zsh/.zshenv"]
+
+
+@pytest.mark.parametrize(
+    ("user", "undone"),
+    [
+        ("4321", ["/app/.bashrc"]),
+        ("4321:0", ["/app/.bashrc"]),
+        ("", []),
+        ("0", []),
+        ("3:4321", []),
+        ("sys", []),
+    ],
+)
+def test_startup_files_in_the_working_folder_are_put_back_if_it_is_the_home_of_a_number(
+    upper: Path, user: str, undone: list[str]
+) -> None:
+    write(upper, "/app/.bashrc", "evil")
+    layers = Layers({"UpperDir": str(upper), "LowerDir": str(upper.parent.parent / "lower")})
+    undo_changes(layers, [], "/app", user=user)
+    assert layers.undone == undone
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/sudoers",
+        "/etc/sudoers.d",
+        "/etc/sudoers.d/x",
+        "/etc/sudo.conf",
+        "/usr/libexec/sudo/sudoers.so",
+        "/usr/lib/sudo/new.so",
+        "/opt/rules",
+        "/srv/rules.d/new",
+    ],
+)
+def test_the_settings_and_libraries_of_sudo_are_put_back_if_the_image_has_it(upper: Path, path: str) -> None:
+    lower = upper.parent.parent / "lower"
+    write(lower, "/usr/bin/sudo", "")
+    write(
+        lower, "/etc/sudoers", 'Defaults env_reset\n@include /opt/rules\n#includedir "/srv/rules.d"\n# @include /no\n'
+    )
+    write(lower, "/srv/rules.d/old", "")
+    write(lower, "/etc/sudoers.d/README", "")
+    write(lower, "/usr/libexec/sudo/sudoers.so", "")
+    write(upper, path, "evil")
+    write(upper, "/usr/local/lib/python3/sudo/work.py", "work")
+    assert undo(upper).undone == [path]
+
+
+def make_image_with_hashes(upper: Path) -> Path:
+    """Give the image a program whose library loads another one, a link to a file with a longer name."""
+    lower = upper.parent.parent / "lower"
+    libraries = lower / MACHINE[1:]
+    (lower / "usr/bin/md5sum").write_bytes(make_elf(["libnew.so.3"]))
+    (lower / "usr/bin/md5sum").chmod(0o755)
+    (libraries / "libnew.so.3").write_bytes(make_elf(["libz.so.1"], "/opt/own"))
+    (libraries / "libz.so.1.3").write_bytes(make_elf())
+    (libraries / "libz.so.1").symlink_to("libz.so.1.3")
+    return lower
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{MACHINE}/libnew.so.3",
+        f"{MACHINE}/libz.so.1",
+        f"{MACHINE}/libz.so.1.3",
+        f"{MACHINE}/glibc-hwcaps/x86-64-v3/libz.so.1",
+        "/usr/local/lib/libz.so.1",
+        "/opt/lib/libz.so.1",
+        "/opt/own/libz.so.1",
+        "/opt/own/glibc-hwcaps/x86-64-v3/libz.so.1",
+        "/opt/own",
+    ],
+)
+def test_a_library_that_a_library_of_a_basic_program_loads_is_put_back(upper: Path, path: str) -> None:
+    make_image_with_hashes(upper)
+    if path == "/opt/own":
+        write(upper, "/evil/libz.so.1", "evil")
+        (upper / "opt").mkdir()
+        (upper / "opt/own").symlink_to("/evil")
+        path = "/evil/libz.so.1"
+    else:
+        write(upper, path, "evil")
+    assert path in undo(upper).undone
+    assert not os.path.lexists(upper / path[1:])
+
+
+def test_libraries_that_only_other_programs_load_stay(upper: Path) -> None:
+    lower = make_image_with_hashes(upper)
+    (lower / "usr/bin/python3").write_bytes(make_elf(["libsqlite3.so.0"]))
+    write(lower, f"{MACHINE}/libsqlite3.so.0", "")
+    for name in ("sqlite3.so.0", "z.so.2"):
+        write(lower, f"/opt/own/lib{name}", "")
+    write(lower, "/opt/own/libtinfo.so.6", "")  # of other programs: basic ones load that of the system
+    stay = ("/opt/own/libsqlite3.so.0", "/opt/own/libz.so.2", "/opt/own/libtinfo.so.6", "/opt/own/other/libz.so.1")
+    for path in (f"{MACHINE}/libsqlite3.so.0", "/usr/local/lib/libz.so.2", "/app/libz.so.1", *stay):
+        write(upper, path, "work")
+    assert undo(upper).undone == []
+
+
+def test_a_library_in_a_folder_that_only_the_cache_of_the_loader_names_is_put_back(upper: Path) -> None:
+    lower = make_image_with_hashes(upper)
+    write(lower, "/opt/cached/libz.so.1", "")
+    (lower / "etc/ld.so.cache").write_bytes(make_cache({"libz.so.1": "/opt/cached/libz.so.1"}))
+    write(upper, "/opt/cached/libz.so.1", "evil")
+    write(upper, "/opt/cached/libother.so.1", "work")
+    assert undo(upper).undone == ["/opt/cached/libz.so.1"]
+
+
+def test_a_cache_of_the_loader_that_redirects_a_library_of_a_library_is_put_back(upper: Path) -> None:
+    lower = make_image_with_hashes(upper)
+    (lower / "etc/ld.so.cache").write_bytes(make_cache({"libz.so.1": f"{MACHINE}/libz.so.1"}))
+    (upper / "etc").mkdir()
+    (upper / "etc/ld.so.cache").write_bytes(make_cache({"libz.so.1": "/evil/libz.so.1"}))
+    assert undo(upper).undone == ["/etc/ld.so.cache"]
+
+
+def test_homes_of_an_image_with_an_odd_line_in_its_users_are_known(upper: Path) -> None:
+    lower = upper.parent.parent / "lower"
+    write(lower, "/etc/passwd", "+::::::\njudge:x:1000:1000::/srv/judge:/bin/sh\n" + IMAGE["/etc/passwd"])
+    write(upper, "/srv/judge/.profile", "evil")
+    assert "/srv/judge/.profile" in undo(upper).undone
 
 
 def test_a_user_whose_name_has_other_letters_stays(upper: Path) -> None:

@@ -59,6 +59,9 @@ EVENT_S = 0.3
 """The kernel reports the end of a control group a little later."""
 
 UNMOUNT_CHECKS, UNMOUNT_CHECK_S, RELEASE_CHECKS = 300, 0.1, 20
+ODD_ATTRIBUTE = "invalid PAX record"
+"""What a runtime reports of a file with an extended attribute that it cannot put into an archive."""
+
 COPY_FAULTS = (
     "no space left", "disk quota exceeded", "input/output error", "read-only file system", "stale file handle",
     "too many open files", "cannot allocate memory", "resource temporarily unavailable", "closed pipe",
@@ -99,6 +102,10 @@ class EndState(
     """Whether there ever was a kill because of memory."""
     exit_code: int
     """That of the first process; 128 and a number if a signal ended it."""
+
+
+class OddAttributeError(FileNotFoundError):
+    """A runtime copies nothing because of the name of an extended attribute."""
 
 
 class ContainerHandle:
@@ -534,9 +541,26 @@ class ContainerHandle:
     async def _pull_archive(self, source: str, file: IO[bytes], max_bytes: int) -> None:
         try:
             async with asyncio.timeout(COPY_S):
-                await self._copy_out(source, file, max_bytes)
+                try:
+                    await self._copy_out(source, file, max_bytes)
+                except OddAttributeError:
+                    if not await self._remove_odd_attributes(source):
+                        raise
+                    file.seek(0)
+                    file.truncate()
+                    await self._copy_out(source, file, max_bytes)
         except TimeoutError:
             raise ContainerError(f"{source} could not be copied within {COPY_S:g} s") from None
+
+    async def _remove_odd_attributes(self, source: str) -> bool:
+        """Remove attributes of files because of which the runtime copies nothing; return whether that could be done.
+
+        Only in the layer of a container that has ended.
+        """
+        layers = await self.find_layers()
+        if not layers or await self.is_running():
+            return False
+        return await asyncio.to_thread(Layers(await self.find_idle_layers()).remove_odd_attributes, source)
 
     async def _copy_out(self, source: str, file: IO[bytes], max_bytes: int) -> None:
         process = await asyncio.create_subprocess_exec(
@@ -568,6 +592,8 @@ class ContainerHandle:
 
     async def _explain_copy(self, source: str, code: int, errors: str) -> Exception:
         """Return why a file was not copied: it is missing, a link in a circle or the like, or this machine failed."""
+        if ODD_ATTRIBUTE in errors:
+            return OddAttributeError(f'{source} cannot be copied: an extended attribute in it has "=" in its name')
         why, said = summarize_error(errors), errors.lower()
         failed = code < 0 or is_copy_fault(said)
         missing = "could not be found" in said or "could not find" in said
@@ -695,7 +721,11 @@ class ContainerHandle:
         """Put empty folders where code inside left something else on the way to the working folder; say whether any."""
         if not (layers := await self.find_layers()):
             return False
-        lost = await asyncio.to_thread(Layers(layers).find_lost_folders, await self.find_workdir())
+        workdir = await self.find_workdir()
+        try:
+            lost = await asyncio.to_thread(Layers(layers).find_lost_folders, workdir)
+        except OSError as error:
+            raise ContainerError(f"the working folder {workdir} cannot be looked for: {error}") from None
         if lost:
             await self.put_archive("/", _pack_folders(lost))
         return bool(lost)
@@ -704,6 +734,11 @@ class ContainerHandle:
         """Return the folder in which commands run."""
         shown = await self._runtime.require("container", "inspect", "--format", "{{.Config.WorkingDir}}", self.name)
         return shown.decode().strip() or "/"
+
+    async def find_user(self) -> str:
+        """Return the user of the container's first process, as the task or the image names it; nothing for root."""
+        shown = await self._runtime.require("container", "inspect", "--format", "{{.Config.User}}", self.name)
+        return shown.decode().strip()
 
     async def _close_shells(self) -> None:
         shells = [*self._shells.values(), *self._retired, *([self._main] if self._main else [])]

@@ -7,6 +7,7 @@ so no file is ever copied. No link is followed outside these layers: code inside
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import posixpath
@@ -22,6 +23,9 @@ MARKS = ("trusted.overlay.opaque", "trusted.overlay.redirect")
 
 ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")
 """Permissions of a folder besides its mode: for single users, and for what is made in it."""
+
+ATTRIBUTE_END = "="
+"""What ends the name of an extended attribute in a tar archive: one that has it in its name cannot be archived."""
 
 KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 """Folders of the kernel, whose links lead anywhere."""
@@ -58,11 +62,15 @@ class Layers:
     def walk_changes(self, is_undone: Callable[[str, os.stat_result], bool]) -> list[str]:
         """Undo every change of the upper layer that is chosen; nothing inside a folder that was undone as a whole.
 
-        Return the links that stay. Those that are more than MAX_FOLLOWED are undone.
+        Return the links that stay. Those that are more than MAX_FOLLOWED are undone, and so is everything in folders
+        with a path of more than MAX_PLACE_BYTES: inside it may be valid, and be too long for this machine.
         """
         folders, links = [""], list[str]()
         while folders:
             folder = folders.pop()
+            if len(os.fsencode(folder)) > MAX_PLACE_BYTES:
+                self._undo_whole(folder)
+                continue
             for name, status in _list_folder(self.upper + folder):
                 path = f"{folder}/{name}"
                 if is_undone(path, status):
@@ -110,7 +118,11 @@ class Layers:
 
     def resolve_in_image(self, path: str) -> str:
         """Return where a path leads in the image."""
-        return _trace(path, self.lowers)[-1]
+        return self.trace_in_image(path)[-1]
+
+    def trace_in_image(self, path: str) -> list[str]:
+        """Return every link on the way of a path in the image, and where the last one leads."""
+        return _trace(path, self.lowers)
 
     def has_program(self, path: str) -> bool:
         """Return whether a path without links among its folders is a program, or a link that may lead to one."""
@@ -156,14 +168,38 @@ class Layers:
                 changed = True
                 self._move_aside(name, descriptor)
             if changed:
-                self.undone_count += 1
-                self.undone += [path] if self.undone_count <= MAX_NOTED else []
+                self._note_undone(path)
+
+    def _undo_whole(self, path: str) -> None:
+        """Make a folder, with all that is in it, that of the image."""
+        if not is_in(path, self._kept):
+            self.move_aside(path)
+            self._note_undone(path)
+
+    def _note_undone(self, path: str) -> None:
+        self.undone_count += 1
+        self.undone += [path] if self.undone_count <= MAX_NOTED else []
 
     def move_aside(self, path: str) -> None:
         """Remove everything that the container has at a path besides the image, however large or deep it is."""
         folder, name = posixpath.split(path)
         with suppress(FileNotFoundError, NotADirectoryError), _open_folder(self.upper, folder) as descriptor:
             self._move_aside(name, descriptor)
+
+    def remove_odd_attributes(self, path: str) -> bool:
+        """Remove extended attributes that no archive can hold, at a path and below; return whether there were any."""
+        top = _trace(path, [self.upper, *self.lowers])[-1].rstrip("/")
+        status, removed = _read_status(self.upper + top), False
+        left = [(top, status)] if status else []
+        while left:
+            place, status = left.pop()
+            for name in os.listxattr(self.upper + place, follow_symlinks=False):
+                if ATTRIBUTE_END in name:
+                    os.removexattr(self.upper + place, name, follow_symlinks=False)
+                    removed = True
+            if stat.S_ISDIR(status.st_mode) and len(os.fsencode(place)) <= MAX_PLACE_BYTES:
+                left += [(f"{place}/{name}", each) for name, each in _list_folder(self.upper + place)]
+        return removed
 
     def is_folder(self, path: str) -> bool:
         """Return whether a path without links is a folder in the container."""
@@ -273,10 +309,24 @@ def _find(path: str, layers: Sequence[str]) -> Found | None:
 def _find_visible_entry(path: str, layers: Sequence[str]) -> Found | None:
     """Return what layers have at a path whose folder is visible in all of them."""
     for layer in layers:
-        with suppress(OSError):
-            status = os.lstat(layer + path)
+        if status := _read_status(layer + path):
             return None if _is_whiteout(status) else Found(layer, status)
     return None
+
+
+def _read_status(path: str) -> os.stat_result | None:
+    """Return what is at a path of a layer; None if there is nothing, also because no file can have that name.
+
+    Other errors are raised: what cannot be looked at is not the same as what is not there.
+    """
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # the links that lead there are undone, see `find_links_into`
+            return None
+        raise
 
 
 def _find_visible(folder: str, layers: Sequence[str]) -> Sequence[str]:
@@ -299,9 +349,7 @@ def _list_parents(path: str) -> list[str]:
 def _find_folders(path: str, layers: Sequence[str]) -> Iterator[str]:
     """Yield the layers whose folder at a path is visible."""
     for layer in layers:
-        try:
-            status = os.lstat(layer + path)
-        except OSError:
+        if not (status := _read_status(layer + path)):
             continue
         if not stat.S_ISDIR(status.st_mode):
             return
@@ -325,8 +373,8 @@ def _open_folder(root: str, path: str) -> Iterator[int]:
 
 
 def _list_folder(path: str) -> list[tuple[str, os.stat_result]]:
-    """Return what a folder has; nothing of one that is gone, or whose path is too long to be read."""
-    with suppress(OSError), os.scandir(path) as entries:
+    """Return what a folder has; nothing of one that was moved away. OSError if it cannot be listed."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
         return [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
     return []
 
@@ -340,9 +388,7 @@ def _is_folder(found: Found | None) -> bool:
 
 
 def _is_opaque(path: str) -> bool:
-    with suppress(OSError):
-        return any(mark in MARKS for mark in os.listxattr(path, follow_symlinks=False))
-    return False
+    return any(mark in MARKS for mark in os.listxattr(path, follow_symlinks=False))
 
 
 def remove_conflict(upper: str, path: str, *, is_folder: bool) -> None:

@@ -13,13 +13,14 @@ import posixpath
 import re
 import stat
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from string import Template
 from typing import NamedTuple
 
 from rollbook.containers.command_files import find_command_files, is_script
 from rollbook.containers.handle import ContainerHandle
 from rollbook.containers.layers import KERNEL_FOLDERS, Layers, is_in
+from rollbook.containers.libraries import LoadedLibraries, find_libraries
 from rollbook.errors import ContainerError
 
 _PROGRAMS = """
@@ -45,10 +46,16 @@ LIBRARIES = re.compile(
     r"[-.].*so.*|pam_\w+\.so)",
     re.DOTALL,
 )
-"""The libraries that those programs load, and the program that loads them."""
+"""Libraries that those programs load while they run, the usual ones of others, and the program that loads them.
+
+Those that the files of the image name as needed are found there.
+"""
 
 PLUGINS = re.compile(r"(?:libnss_\w+\.so.*|pam_\w+\.so)", re.DOTALL)
 """Libraries that are loaded because a setting names them: one that the image lacks is none that tests need."""
+
+PLUGIN_FOLDERS = ("security", "sudo")
+"""Folders, in those of libraries, of what `su` and `sudo` load because a setting names it."""
 
 CPU_FOLDERS = re.compile(r"glibc-hwcaps|x86-64-v\d|tls|haswell|xeon_phi|avx512_1|x86_64|i[3-6]86|sse2|aarch64|atomics")
 """Folders for some processors, in which the loader looks before the folder that they are in."""
@@ -64,11 +71,13 @@ LIBRARY_FOLDERS = (*_LIBRARY_FOLDERS, *(f"{each}/coreutils" for each in _LIBRARY
 STDBUF_LIBRARIES = tuple(f"{each}/libstdbuf.so" for each in PROGRAM_FOLDERS)
 """Where `stdbuf` looks for its library first: next to the program."""
 
-SETTING_FOLDERS = ("/etc/alternatives", "/etc/default", "/etc/pam.d", "/etc/profile.d", "/etc/security")
+SETTING_FOLDERS = (
+    *("/etc/alternatives", "/etc/default", "/etc/pam.d", "/etc/profile.d", "/etc/security", "/etc/sudoers.d"),
+)
 SYSTEM_FOLDERS = (
     *("/usr", "/usr/local", "/etc", "/run", "/tmp", "/var", "/var/tmp"),
     *(*PROGRAM_FOLDERS, *LIBRARY_FOLDERS, *SETTING_FOLDERS),
-    *(f"{each}/{plugins}" for each in LIBRARY_FOLDERS for plugins in ("security", "gconv")),
+    *(f"{each}/{plugins}" for each in LIBRARY_FOLDERS for plugins in (*PLUGIN_FOLDERS, "gconv")),
 )
 """Folders without which no test runs; in most images those at the top are links to others. Outer folders first."""
 
@@ -88,14 +97,24 @@ The agent may not make links that lead there: tests would compare their answer w
 RUNTIME_LINK = "/etc/mtab"
 """A link to /proc that podman makes in every container."""
 
-SETTINGS = re.compile(
-    r"/etc/(?:nsswitch\.conf|environment|login\.defs|locale\.conf|profile|bash\.bashrc|bash\.bash_logout|bashrc|inputrc|"
-    r"pam\.conf|ld\.so\.preload|ld-musl-.+\.path|z(?:shenv|profile|login|logout)|"
-    r"(?:profile\.d|security|bash|zsh)(?:/.+)?|"
-    r"pam\.d/(?:su|su-l|sudo|sudo-i|runuser|runuser-l|login|other|(?:common|system|password)-\w+))",
-    re.DOTALL,
+SETTINGS = (
+    r"/(?:usr/)?etc/(?:"
+    r"nsswitch\.conf|environment|login\.defs|locale\.conf|profile|bash\.bashrc|bash\.bash_logout|bashrc|inputrc|"
+    r"pam\.conf|ld\.so\.preload|ld-musl-.+\.path|z(?:shenv|profile|login|logout|shrc)|"
+    r"(?:profile\.d|login\.defs\.d|security|bash|zsh)(?:/.+)?|"
+    r"pam\.d/(?:su|su-l|sudo|sudo-i|runuser|runuser-l|login|other|(?:common|system|password)-\w+))"
 )
 """What the shell and the basic programs read in /etc. The rest of /etc is work of the agent: users, servers, hosts."""
+
+SUDO = "sudo"
+SUDO_SETTINGS = (
+    r"/(?:usr/)?etc/sudo[^/]*(?:/.+)?",
+    r"/(?:usr/(?:local/)?)?lib(?:exec|32|64)?/(?:[^/]+/)?sudo/[^/]+\.so(?:\..+)?",
+)
+"""What `sudo` reads and loads. Without a `sudo` of the image it is work of the agent, as the program is."""
+
+SUDOERS = "/etc/sudoers"
+SUDO_INCLUDE = re.compile(r"^[ \t]*[@#]include(?:dir)?[ \t]+\"?([^\s\"]+)", re.MULTILINE)
 
 PAM_FOLDER = "/etc/pam.d"
 PAM_PROGRAMS = ("su", "su-l", "sudo", "sudo-i", "runuser", "runuser-l", "login", "other")
@@ -104,15 +123,21 @@ PAM_INCLUDE = re.compile(r"^\s*(?:@include|-?\w+\s+(?:include|substack))\s+(\S+)
 SETTING_FILES = ("/etc/localtime", "/etc/default/locale", "/etc/default/su", "/etc/default/login")
 """Settings that are a link, or in a folder that the image may lack: the agent could make it a link."""
 
+STARTUP_FOLDER = ".bashrc.d"
 STARTUP_FILES = frozenset(
     [
-        *(".profile", ".bash_profile", ".bash_login", ".bash_logout", ".bashrc", ".inputrc", ".pam_environment"),
-        *(".zshenv", ".zprofile", ".zlogin", ".zlogout", ".zshrc"),
+        *(".profile", ".bash_profile", ".bash_login", ".bash_logout", ".bashrc", ".bash_aliases", ".inputrc"),
+        *(STARTUP_FOLDER, ".pam_environment", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".zshrc"),
     ]
 )
-"""What a shell of a user reads when it starts or ends, in the user's home."""
+"""What a shell of a user reads when it starts or ends, in the user's home: files, and a folder of files."""
 
-FILE_VARIABLES = ("BASH_ENV", "LD_PRELOAD", "LD_AUDIT")
+HOMES = ("/", "/root", "/etc/skel")
+"""Homes besides those of the users: of numbers that are no user, of root, and what new users get."""
+
+HOME_VARIABLES = ("HOME", "ZDOTDIR")
+
+FILE_VARIABLES = ("BASH_ENV", "ENV", "INPUTRC", "LD_PRELOAD", "LD_AUDIT")
 """Variables that name files whose code is run in every shell or program."""
 
 PASSWD, GROUP, CACHE = "/etc/passwd", "/etc/group", "/etc/ld.so.cache"
@@ -145,8 +170,9 @@ async def restore_pristine_files(
     """
     layers = Layers(await handle.find_idle_layers(), kept)
     variables = [*await handle.environment(), *env]
+    workdir, user = await handle.find_workdir(), await handle.find_user()
     try:
-        await asyncio.to_thread(undo_changes, layers, variables, await handle.find_workdir(), commands)
+        await asyncio.to_thread(undo_changes, layers, variables, workdir, commands, user)
     except OSError as error:
         raise ContainerError(f"the files of the image cannot be put back: {error}") from None
     shown = [each.encode(errors="surrogateescape").decode(errors="replace") for each in sorted(layers.undone)]
@@ -178,45 +204,70 @@ async def repair_user_files(handle: ContainerHandle) -> None:
     The runtime reads them itself when it copies files: it would wait for a pipe for ever.
     """
     if await handle.find_layers():
-        await asyncio.to_thread(_restore_user_files, Layers(await handle.find_idle_layers()))
+        layers = Layers(await handle.find_idle_layers())
+        try:
+            await asyncio.to_thread(_restore_user_files, layers)
+        except OSError as error:
+            raise ContainerError(f"the files of users cannot be put back: {error}") from None
 
 
 def undo_changes(
-    layers: Layers, variables: Variables, workdir: str = "/", commands: Sequence[Sequence[str]] = ()
+    layers: Layers, variables: Variables, workdir: str = "/", commands: Sequence[Sequence[str]] = (), user: str = ""
 ) -> None:
-    """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it."""
+    """Undo what of the changes of an agent could speak for tests; `layers.undone` lists it.
+
+    `user` is that of the container's first process.
+    """
+    _restore_folders(layers)
+    # To such a user podman gives an entry in /etc/passwd at each start, with the working folder as home.
+    given = [("HOME", workdir)] if _is_unknown_number(layers, user) else []
+    homes = _restore_homes(layers, [*variables, *given])
+    search_path = _list_paths(variables, "PATH", workdir)
+    run = find_command_files(layers, commands, search_path, workdir)
+    _restore_programs(layers, PROGRAMS | run.programs, search_path, homes)
+    for path in (*_list_named_files(variables, workdir, homes), *run.paths):
+        layers.put_back(path)
+    settings = _restore_settings(layers, search_path)
+    converters = [layers.resolve(each) for each in _list_paths(variables, "GCONV_PATH", workdir)]
+    libraries = _restore_libraries(layers, search_path, _list_paths(variables, "LD_LIBRARY_PATH", workdir))
+
+    def is_undone(path: str, status: os.stat_result) -> bool:
+        if settings.fullmatch(path) or is_in(path, converters) or _is_startup_file(path, homes):
+            return True
+        if posixpath.dirname(path) in run.folders and _is_code(layers, path, status):
+            return True
+        if _is_in_own_folder(path, status, libraries.own):
+            return True
+        return is_in(path, libraries.folders) and _hides_library(path, status, libraries)
+
+    links = layers.walk_changes(is_undone)
+    for link in layers.find_links_into([each for each in links if each != RUNTIME_LINK], ANSWER_PLACES):
+        layers.undo(link)
+    if _redirects(layers, libraries):
+        layers.put_back(CACHE)
+
+
+def _restore_folders(layers: Layers) -> None:
+    """Put back the folders of the system, and no permissions but those of the mode where tests are put."""
     for folder in ("/", *TEST_FOLDERS):
         layers.remove_access_lists(folder)
     for folder in SYSTEM_FOLDERS:
         if layers.find_in_image(folder):
             layers.undo(folder)
-    homes = _restore_homes(layers, variables)
-    search_path = _list_paths(variables, "PATH", workdir)
-    run = find_command_files(layers, commands, search_path, workdir)
-    _restore_programs(layers, PROGRAMS | run.programs, search_path, homes)
+
+
+def _list_named_files(variables: Variables, workdir: str, homes: Iterable[str]) -> list[str]:
+    """Return the files that variables name for shells and programs."""
     values = [(name, text) for name, value in variables for text in _expand(value, variables, homes)]
-    named = [path for name in FILE_VARIABLES for path in _list_paths(values, name, workdir)]
-    for path in (*SETTING_FILES, *STDBUF_LIBRARIES, *named, *run.paths, *_list_pam_files(layers)):
-        layers.put_back(path)
-    folders = [*LIBRARY_FOLDERS, *_list_paths(variables, "LD_LIBRARY_PATH", workdir)]
-    libraries, known = [layers.resolve(each) for each in folders], layers.list_in_image(folders)
-    converters = [layers.resolve(each) for each in _list_paths(variables, "GCONV_PATH", workdir)]
+    values = [(name, text) for name, text in values if name != "ENV" or text.startswith("/")]  # else it is no file
+    return [path for name in FILE_VARIABLES for path in _list_paths(values, name, workdir)]
 
-    def is_undone(path: str, status: os.stat_result) -> bool:
-        folder, name = posixpath.split(path)
-        if SETTINGS.fullmatch(path) or is_in(path, converters):
-            return True
-        if folder in run.folders and (is_script(path, status.st_mode) or _leads_to_program(layers, path, status)):
-            return True
-        if name in STARTUP_FILES and (folder in homes or posixpath.dirname(folder) == "/home"):
-            return True
-        return is_in(path, libraries) and _hides_library(path, status, known)
 
-    links = layers.walk_changes(is_undone)
-    for link in layers.find_links_into([each for each in links if each != RUNTIME_LINK], ANSWER_PLACES):
-        layers.undo(link)
-    if _redirects(layers, known):
-        layers.put_back(CACHE)
+def _is_startup_file(path: str, homes: Collection[str]) -> bool:
+    folder, name = posixpath.split(path)
+    if posixpath.basename(folder) == STARTUP_FOLDER:
+        folder, name = posixpath.split(folder)
+    return name in STARTUP_FILES and (folder in homes or posixpath.dirname(folder) == "/home")
 
 
 def _list_paths(variables: Variables, name: str, workdir: str) -> list[str]:
@@ -226,8 +277,10 @@ def _list_paths(variables: Variables, name: str, workdir: str) -> list[str]:
     return [posixpath.join(workdir, path) for path in dict.fromkeys(paths)]
 
 
-def _leads_to_program(layers: Layers, path: str, status: os.stat_result) -> bool:
-    return stat.S_ISLNK(status.st_mode) and layers.has_program(layers.resolve(path))
+def _is_code(layers: Layers, path: str, status: os.stat_result) -> bool:
+    """Return whether what is in a folder of scripts may be run."""
+    is_link = stat.S_ISLNK(status.st_mode)
+    return is_script(path, status.st_mode) or (is_link and layers.has_program(layers.resolve(path)))
 
 
 def _expand(value: str, variables: Variables, homes: Iterable[str]) -> list[str]:
@@ -255,13 +308,89 @@ def _restore_programs(
     """
     last = max((place for place, each in enumerate(search_path) if each in PROGRAM_FOLDERS), default=len(search_path))
     first = [*search_path[:last], *(f"{home}/{folder}" for home in homes for folder in ("bin", ".local/bin"))]
-    others = [layers.resolve(each) for each in first if each not in PROGRAM_FOLDERS]
+    restored = {layers.resolve(each) for each in PROGRAM_FOLDERS}
+    others = [each for each in map(layers.resolve, first) if each not in restored]
     for name in names & layers.list_in_image([*PROGRAM_FOLDERS, *search_path]):
         for folder in PROGRAM_FOLDERS:
             layers.put_back(f"{folder}/{name}")
         for folder in others:
             if layers.has_program(f"{folder}/{name}"):
                 layers.put_back(f"{folder}/{name}")
+
+
+class Libraries(NamedTuple):
+    """What must be that of the image in folders of libraries."""
+
+    folders: list[str]
+    """The folders of the system, and those of LD_LIBRARY_PATH."""
+    known: set[str]
+    """The names that the image has there."""
+    loaded: set[str]
+    """The names of the libraries that basic programs load."""
+    own: dict[str, set[str]]
+    """Folders that these programs and libraries name themselves, and what they load from there."""
+
+
+def _restore_libraries(layers: Layers, search_path: Sequence[str], more_folders: Sequence[str]) -> Libraries:
+    """Put back libraries of basic programs that are in unusual places; return what else must be that of the image."""
+    folders = [*LIBRARY_FOLDERS, *more_folders]
+    loaded = _find_loaded(layers, search_path, folders)
+    places = list(dict.fromkeys(layers.resolve(each) for each in folders))
+    for path in loaded.paths:
+        if not is_in(path, places):
+            layers.put_back(path)
+    own: dict[str, set[str]] = {}
+    for folder, names in loaded.own_folders.items():
+        own.setdefault(layers.resolve(folder), set()).update(names)
+    return Libraries(places, layers.list_in_image(folders), loaded.names, own)
+
+
+def _find_loaded(layers: Layers, search_path: Sequence[str], folders: Sequence[str]) -> LoadedLibraries:
+    """Return the libraries of the image that basic programs load, and those that their plug-ins load."""
+    plugins = [f"{each}/{name}" for each in folders for name in PLUGIN_FOLDERS]
+    files = [
+        *_list_in_image(layers, [*PROGRAM_FOLDERS, *search_path], PROGRAMS.__contains__),
+        *_list_in_image(layers, folders, LIBRARIES.fullmatch),
+        *_list_in_image(layers, plugins, lambda _: True),
+    ]
+    return find_libraries(layers, files, [*folders, *_list_cached_folders(layers)])
+
+
+def _list_in_image(layers: Layers, folders: Iterable[str], is_chosen: Callable[[str], object]) -> list[str]:
+    """Return the files of folders of the image whose names are chosen; of folders with several names only once."""
+    places = dict.fromkeys(layers.resolve_in_image(each) for each in folders)
+    return [f"{place}/{name}" for place in places for name in layers.list_in_image([place]) if is_chosen(name)]
+
+
+def _list_cached_folders(layers: Layers) -> list[str]:
+    """Return the folders of the libraries that the loader's cache of the image names."""
+    try:
+        cache = read_loader_cache(layers.read(CACHE, MAX_CACHE_BYTES, image=True))
+    except ValueError:
+        return []
+    return sorted({posixpath.dirname(path) for paths in cache.values() for path in paths})
+
+
+def _restore_settings(layers: Layers, search_path: Sequence[str]) -> re.Pattern[str]:
+    """Put back settings that others include, or that are links; return which other paths are settings."""
+    included = [*_list_pam_files(layers)]
+    chosen = [SETTINGS]
+    if SUDO in layers.list_in_image([*PROGRAM_FOLDERS, *search_path]):
+        rules = _list_sudo_rules(layers)
+        included += rules
+        chosen += [*SUDO_SETTINGS, *(re.escape(layers.resolve_in_image(each)) + "(?:/.+)?" for each in rules)]
+    for path in (*SETTING_FILES, *STDBUF_LIBRARIES, *included):
+        layers.put_back(path)
+    return re.compile("|".join(f"(?:{each})" for each in chosen), re.DOTALL)
+
+
+def _list_sudo_rules(layers: Layers) -> list[str]:
+    """Return the files and folders that the rules of `sudo` in the image include."""
+    try:
+        text = layers.read(layers.resolve_in_image(SUDOERS), MAX_USER_BYTES, image=True).decode(errors="replace")
+    except ValueError:
+        return []
+    return [posixpath.join("/etc", path) for path in SUDO_INCLUDE.findall(text)]
 
 
 def _list_pam_files(layers: Layers) -> list[str]:
@@ -279,14 +408,23 @@ def _list_pam_files(layers: Layers) -> list[str]:
     return found
 
 
-def _hides_library(path: str, status: os.stat_result, known: Collection[str]) -> bool:
+def _is_in_own_folder(path: str, status: os.stat_result, own: Mapping[str, Collection[str]]) -> bool:
+    """Whether a change concerns a library in a folder that its user names, or in a folder for some processors there."""
+    folder, name = posixpath.split(path)
+    while folder not in own and CPU_FOLDERS.fullmatch(posixpath.basename(folder)):
+        folder = posixpath.dirname(folder)
+    is_link = stat.S_ISLNK(status.st_mode)
+    return folder in own and (name in own[folder] or (is_link and CPU_FOLDERS.fullmatch(name) is not None))
+
+
+def _hides_library(path: str, status: os.stat_result, libraries: Libraries) -> bool:
     """Whether a change in a folder of libraries concerns one that the basic programs load."""
     name = posixpath.basename(path)
     if "/gconv/" in path or PLUGINS.fullmatch(name):
         return True
     if stat.S_ISLNK(status.st_mode) and CPU_FOLDERS.fullmatch(name):
         return True
-    return bool(LIBRARIES.fullmatch(name)) and name in known
+    return name in libraries.loaded or (bool(LIBRARIES.fullmatch(name)) and name in libraries.known)
 
 
 def _restore_homes(layers: Layers, variables: Variables) -> set[str]:
@@ -296,7 +434,8 @@ def _restore_homes(layers: Layers, variables: Variables) -> set[str]:
     """
     _restore_user_files(layers)
     before, now = _read_users(layers, image=True) or {}, _read_users(layers)
-    homes = {"/root", *(user.home for user in before.values()), *(value for name, value in variables if name == "HOME")}
+    named = [value for name, value in variables if name in HOME_VARIABLES]
+    homes = {*HOMES, *(user.home for user in before.values()), *named}
     if now is None or not _are_usual(before, now):
         layers.put_back(PASSWD)
         now = {}
@@ -304,6 +443,13 @@ def _restore_homes(layers: Layers, variables: Variables) -> set[str]:
     if any(is_in(place, KERNEL_FOLDERS) or len(place) > MAX_HOME_CHARS for place in places - homes):
         layers.put_back(PASSWD)
     return places
+
+
+def _is_unknown_number(layers: Layers, user: str) -> bool:
+    """Return whether a user is a number that no user of the image has."""
+    number = user.partition(":")[0]
+    known = {each.uid for each in (_read_users(layers, image=True) or {}).values()}
+    return number.isdecimal() and int(number) not in known
 
 
 class User(NamedTuple):
@@ -330,7 +476,10 @@ def _restore_user_files(layers: Layers) -> None:
 
 
 def _read_users(layers: Layers, *, image: bool = False) -> dict[str, User] | None:
-    """Return the users by name; None if there are two of a name, or a line that programs may read differently."""
+    """Return the users by name; None if there are two of a name, or a line that programs may read differently.
+
+    Such lines of the image are left out.
+    """
     try:
         lines = layers.read(PASSWD, MAX_USER_BYTES, image=image).decode("latin-1").split("\n")
     except ValueError:
@@ -339,19 +488,21 @@ def _read_users(layers: Layers, *, image: bool = False) -> dict[str, User] | Non
     for line in filter(None, lines):
         match = USER_LINE.fullmatch(line)
         if not match or match["name"] in users:
-            return None
+            if not image:
+                return None
+            continue
         users[match["name"]] = User(int(match["uid"]), int(match["gid"]), posixpath.normpath(match["home"]))
     return users
 
 
-def _redirects(layers: Layers, known: set[str]) -> bool:
+def _redirects(layers: Layers, libraries: Libraries) -> bool:
     """Return whether the cache of the loader names other files than the image for the libraries of basic programs."""
     try:
         now = read_loader_cache(layers.read(CACHE, MAX_CACHE_BYTES))
         before = read_loader_cache(layers.read(CACHE, MAX_CACHE_BYTES, image=True))
     except ValueError:
         return True
-    needed = [each for each in {*known, *before} if LIBRARIES.fullmatch(each)]
+    needed = {each for each in {*libraries.known, *before} if LIBRARIES.fullmatch(each)} | libraries.loaded
     return any(now.get(each) != before.get(each) for each in needed)
 
 

@@ -21,8 +21,12 @@ from cheats import (
     INSTRUCTION,
     LINK_CHEATS,
     LINK_TESTS,
+    NEEDED_CHEATS,
+    NEEDED_DOCKERFILE,
     NESTED_DESTRUCTIONS,
     NESTED_FOLDER,
+    NUMBER_CHEATS,
+    NUMBER_DOCKERFILE,
     TESTS,
     VOLUME_CHEATS,
     VOLUMES,
@@ -40,6 +44,7 @@ VERIFIERS = {
     **dict.fromkeys((name for name in DESTRUCTIONS if name.startswith("access-list")), NOBODY),
     "hanging-collect": COLLECT,
     "programs-in-a-home": 'user = "judge"',
+    "startup-files-of-a-number": "user = 4321",
 }
 
 
@@ -72,6 +77,25 @@ def test_no_link_in_place_of_the_answer_gets_a_reward(tmp_path: Path) -> None:
         (task / "tests" / "expected.txt").write_text("hello\n")
         (task / "tests" / "test.sh").write_text(LINK_TESTS)
     expect_no_reward(tmp_path, LINK_CHEATS)
+
+
+def test_no_cheat_with_a_library_that_only_programs_of_the_image_name_gets_a_reward(tmp_path: Path) -> None:
+    for name, script in {**NEEDED_CHEATS, "honest": "echo hello > /app/word.txt"}.items():
+        make_task(tmp_path / "tasks" / name, script)
+        with (tmp_path / "tasks" / name / "environment" / "Dockerfile").open("a") as file:
+            file.write(NEEDED_DOCKERFILE)
+    expect_no_reward(tmp_path, NEEDED_CHEATS)
+
+
+def test_no_cheat_in_the_home_of_a_user_that_is_a_number_gets_a_reward(tmp_path: Path) -> None:
+    for name, script in {**NUMBER_CHEATS, "honest": "echo hello > /app/word.txt"}.items():
+        task = tmp_path / "tasks" / name
+        make_task(task, script)
+        with (task / "task.toml").open("a") as file:
+            file.write('[agent]\nuser = "root"\n')
+        with (task / "environment" / "Dockerfile").open("a") as file:
+            file.write(NUMBER_DOCKERFILE)
+    expect_no_reward(tmp_path, NUMBER_CHEATS)
 
 
 @podman_only

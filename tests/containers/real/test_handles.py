@@ -793,6 +793,27 @@ def test_a_command_does_not_get_what_processes_of_earlier_commands_print(with_ho
     with_host(work)
 
 
+ODD_ATTRIBUTE = "import os; [os.setxattr(f'/app{each}', 'user.a=b', b'1') for each in ('', '/word', '/in')]"
+
+
+@podman_only
+def test_files_whose_attributes_no_archive_can_hold_are_copied_out_of_a_killed_container(
+    with_host: WithHost, tmp_path: Path
+) -> None:
+    async def work(host: ContainerHost) -> None:
+        handle = await host.start(OWN)
+        made = await handle.run(f'mkdir -p /app/in; echo hello > /app/word; python3 -c "{ODD_ATTRIBUTE}"')
+        assert made.exit_code == 0
+        with pytest.raises(FileNotFoundError, match="extended attribute"):
+            await handle.download("/app", tmp_path / "running")
+        await handle.kill()
+        assert await handle.download("/app", tmp_path / "killed") == []
+        assert (tmp_path / "killed/app/word").read_text() == "hello\n"
+        assert (tmp_path / "killed/app/in").is_dir()
+
+    with_host(work)
+
+
 STOP_ALL = """setsid nohup python3 -c "
 import os, signal
 while True:
