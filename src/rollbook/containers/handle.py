@@ -10,7 +10,7 @@ import signal
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -31,6 +31,7 @@ from rollbook.containers.control_groups import (
     lift_cpu_quota,
     list_processes,
 )
+from rollbook.containers.copies import OddAttributeError, copy_out, pack, pack_folders
 from rollbook.containers.deleted_files import count_deleted_bytes
 from rollbook.containers.disk_use import measure_folders
 from rollbook.containers.layers import Layers, read_unlinked, remove_conflict
@@ -38,9 +39,7 @@ from rollbook.containers.owners import OWNER_LABEL, Owner, temporary_folder
 from rollbook.containers.runtime import (
     LabelledObject,
     Runtime,
-    kill_client,
     open_env_file,
-    summarize_error,
 )
 from rollbook.containers.shell import LAUNCH_COMMAND, MAIN_COMMAND, OUTPUT_BYTES, CommandResult, KeptShell, quote
 from rollbook.errors import ContainerError, ImageError
@@ -59,17 +58,6 @@ EVENT_S = 0.3
 """The kernel reports the end of a control group a little later."""
 
 UNMOUNT_CHECKS, UNMOUNT_CHECK_S, RELEASE_CHECKS = 300, 0.1, 20
-ODD_ATTRIBUTE = "invalid PAX record"
-"""What a runtime reports of a file with an extended attribute that it cannot put into an archive."""
-
-COPY_FAULTS = (
-    "no space left", "disk quota exceeded", "input/output error", "read-only file system", "stale file handle",
-    "too many open files", "cannot allocate memory", "resource temporarily unavailable", "closed pipe",
-    "cannot connect to", "connection refused", "i/o timeout", "eof",
-)  # fmt: skip
-"""How the message of a runtime ends if this machine or its engine failed, or a helper of it was killed. Before that it
-may name files, whose names code inside has chosen."""
-
 INIT_PROGRAMS = frozenset({"tini", "tini-static", "dumb-init", "catatonit", "docker-init"})
 INIT_OPTIONS = frozenset({"-e", "-p", "-r", "--rewrite"})
 """Options of these programs that a value follows."""
@@ -102,10 +90,6 @@ class EndState(
     """Whether there ever was a kill because of memory."""
     exit_code: int
     """That of the first process; 128 and a number if a signal ended it."""
-
-
-class OddAttributeError(FileNotFoundError):
-    """A runtime copies nothing because of the name of an extended attribute."""
 
 
 class ContainerHandle:
@@ -492,7 +476,7 @@ class ContainerHandle:
         if not is_file:
             make = f"if [ ! -d {quote(folder)} ]; then rm -rf {quote(folder)}; fi; {make}"
         with tempfile.TemporaryFile() as file:
-            await asyncio.to_thread(_pack, source, PurePosixPath(target).name, file)
+            await asyncio.to_thread(pack, source, PurePosixPath(target).name, file)
             result = await self.run(make, user="0")
             if result.exit_code:
                 raise ContainerError(f"{folder} cannot be made: {result.text.strip()}")
@@ -542,13 +526,13 @@ class ContainerHandle:
         try:
             async with asyncio.timeout(COPY_S):
                 try:
-                    await self._copy_out(source, file, max_bytes)
+                    await copy_out(self._runtime, self.name, source, file, max_bytes)
                 except OddAttributeError:
                     if not await self._remove_odd_attributes(source):
                         raise
                     file.seek(0)
                     file.truncate()
-                    await self._copy_out(source, file, max_bytes)
+                    await copy_out(self._runtime, self.name, source, file, max_bytes)
         except TimeoutError:
             raise ContainerError(f"{source} could not be copied within {COPY_S:g} s") from None
 
@@ -561,48 +545,6 @@ class ContainerHandle:
         if not layers or await self.is_running():
             return False
         return await asyncio.to_thread(Layers(await self.find_idle_layers()).remove_odd_attributes, source)
-
-    async def _copy_out(self, source: str, file: IO[bytes], max_bytes: int) -> None:
-        process = await asyncio.create_subprocess_exec(
-            self._runtime.name,
-            *("cp", f"{self.name}:{source}", "-"),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        assert process.stdout
-        assert process.stderr
-        try:
-            size = 0
-            while data := await process.stdout.read(1 << 18):
-                size += len(data)
-                if size > max_bytes:
-                    raise ValueError(f"{source} is larger than {max_bytes} bytes")
-                file.write(data)
-            errors = (await process.stderr.read()).decode(errors="replace")
-            if code := await process.wait():
-                raise await self._explain_copy(source, code, errors)
-        finally:
-            if process.returncode is None:
-                await asyncio.shield(self._end_copy(process))
-
-    async def _end_copy(self, process: asyncio.subprocess.Process) -> None:
-        """End a copy that is late or too large."""
-        await kill_client(process)
-        await self._runtime.release_files(self.name)
-
-    async def _explain_copy(self, source: str, code: int, errors: str) -> Exception:
-        """Return why a file was not copied: it is missing, a link in a circle or the like, or this machine failed."""
-        if ODD_ATTRIBUTE in errors:
-            return OddAttributeError(f'{source} cannot be copied: an extended attribute in it has "=" in its name')
-        why, said = summarize_error(errors), errors.lower()
-        failed = code < 0 or is_copy_fault(said)
-        missing = "could not be found" in said or "could not find" in said
-        if not failed and (missing or await self._exists()):
-            return FileNotFoundError(f"{source} cannot be copied: {why}")
-        return ContainerError(f"{source} cannot be copied: {why}")
-
-    async def _exists(self) -> bool:
-        return (await self._runtime.call("container", "inspect", "--format", "{{.Id}}", self.name)).code == 0
 
     async def read_unlinked(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a regular file as root, but follow no link, which code of a user may have made.
@@ -727,7 +669,7 @@ class ContainerHandle:
         except OSError as error:
             raise ContainerError(f"the working folder {workdir} cannot be looked for: {error}") from None
         if lost:
-            await self.put_archive("/", _pack_folders(lost))
+            await self.put_archive("/", pack_folders(lost))
         return bool(lost)
 
     async def find_workdir(self) -> str:
@@ -759,18 +701,6 @@ class ContainerHandle:
         await self._runtime.remove([LabelledObject("container", self.name, ""), *self._snapshots])
 
 
-def is_copy_fault(errors: str) -> bool:
-    """Return whether this machine or its engine failed, by what the runtime said.
-
-    >>> is_copy_fault('"/app" could not be found on container c: error decoding response from copier subprocess: EOF')
-    True
-    >>> is_copy_fault('"/app/no space left" could not be found on container c: no such file or directory')
-    False
-    """
-    end = errors.lower().rstrip().rpartition(": ")[2]
-    return any(fault in end for fault in COPY_FAULTS)
-
-
 def drop_init(words: Sequence[str]) -> list[str]:
     """Return an entrypoint without an init program, which only waits for its child; our shell waits for all processes.
 
@@ -797,25 +727,3 @@ def _parse_listening(table: str) -> Iterator[int]:
         _, local, _, state, *_ = line.split()
         if state == "0A":
             yield int(local.rpartition(":")[2], 16)
-
-
-def _pack_folders(paths: Iterable[str]) -> bytes:
-    """Return an archive with empty folders."""
-    archive = io.BytesIO()
-    with open_archive(archive) as tar:
-        for path in paths:
-            entry = tarfile.TarInfo(path.lstrip("/"))
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(entry)
-    return archive.getvalue()
-
-
-def _pack(source: Path, name: str, file: IO[bytes]) -> None:
-    with open_archive(file) as tar:
-        tar.add(source, arcname=name if source.is_file() else ".", filter=_own_by_root)
-
-
-def _own_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    entry.uid = entry.gid = 0
-    entry.uname = entry.gname = ""
-    return entry
