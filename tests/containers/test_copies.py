@@ -19,7 +19,7 @@ GONE = 'Error: "/app" could not be found on container c: '
     [
         (125, GONE + "no such file or directory", FileNotFoundError),
         (125, GONE + "error decoding response from copier subprocess: EOF", ContainerError),
-        (125, 'Error: "/app/x: no space left on device" could not be found on container c: no such file', FileNotFoundError),
+        (125, 'Error: "/app/no space left on device" could not be found on c: no such file', FileNotFoundError),
         (125, "Error: copying: write /tmp/x: No space left on device\n", ContainerError),
         (125, "Error: lstat /app/a: too many levels of symbolic links", FileNotFoundError),
         (-9, "", ContainerError),
