@@ -21,6 +21,8 @@ GONE = 'Error: "/app" could not be found on container c: '
         (125, GONE + "error decoding response from copier subprocess: EOF", ContainerError),
         (125, 'Error: "/app/no space left on device" could not be found on c: no such file', FileNotFoundError),
         (125, "Error: copying: write /tmp/x: No space left on device\n", ContainerError),
+        (1, "Error response from daemon: Could not find the file /app/geoffrey in container c", FileNotFoundError),
+        (1, "error during connect: Get info: unexpected EOF", ContainerError),
         (125, "Error: lstat /app/a: too many levels of symbolic links", FileNotFoundError),
         (-9, "", ContainerError),
         (125, 'Error: copier: get: archive/tar: invalid PAX record: "user.a=b"', OddAttributeError),

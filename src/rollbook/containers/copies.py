@@ -19,7 +19,7 @@ ODD_ATTRIBUTE = "invalid PAX record"
 COPY_FAULTS = (
     "no space left", "disk quota exceeded", "input/output error", "read-only file system", "stale file handle",
     "too many open files", "cannot allocate memory", "resource temporarily unavailable", "closed pipe",
-    "cannot connect to", "connection refused", "i/o timeout", "eof",
+    "cannot connect to", "connection refused", "i/o timeout",
 )  # fmt: skip
 """How the message of a runtime ends if this machine or its engine failed, or a helper of it was killed. Before that it
 may name files, whose names code inside has chosen."""
@@ -85,7 +85,7 @@ def is_copy_fault(errors: str) -> bool:
     False
     """
     end = errors.lower().rstrip().rpartition(": ")[2]
-    return any(fault in end for fault in COPY_FAULTS)
+    return end.split()[-1:] == ["eof"] or any(fault in end for fault in COPY_FAULTS)
 
 
 def pack_folders(paths: Iterable[str]) -> bytes:

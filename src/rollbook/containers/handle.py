@@ -63,6 +63,9 @@ INIT_OPTIONS = frozenset({"-e", "-p", "-r", "--rewrite"})
 """Options of these programs that a value follows."""
 
 SNAPSHOT_NAME = "localhost/rollbook/snapshot"
+RUNTIME_FAILED = 125
+"""What the runtime exits with if it could not run a command inside, whatever the command."""
+
 SHELL_WRITE_BYTES = 64 << 10
 """A shell needs memory of the container for what it writes, and long for much of it."""
 
@@ -452,7 +455,7 @@ class ContainerHandle:
         with self._no_stuck_start():
             _, *command = self.exec_command(words, user=user)
             output = await self._runtime.call(*command, stdin=content, timeout_s=timeout_s)
-        if output.code < 0 or (output.code and not await self.is_running()):
+        if output.code < 0 or output.code == RUNTIME_FAILED or (output.code and not await self.is_running()):
             raise ContainerError(f"{path} could not be written: {output.reason}")
         if output.code:
             raise OSError(output.reason)
